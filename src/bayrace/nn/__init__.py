@@ -1,0 +1,1 @@
+"""Building blocks of equivariant networks, written as pure functions of tensors."""

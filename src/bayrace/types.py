@@ -1,0 +1,185 @@
+"""The values that flow through bayrace: graphs, labels, outputs of one weight sample, predictions.
+
+Sizes: S structures, N atoms, E directed edges, P undirected pairs (E = 2P), Z elements.
+Units: eV, Å, eV/Å, eV/Å³. Stress uses ASE's Voigt order (xx, yy, zz, yz, xz, xy) and sign.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+"""Parameters of a model by name; members of a posterior are stacked along a leading dimension."""
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """Several structures as one graph.
+
+    Two invariants make the kernels fast, and `bayrace.data.batch.collate` establishes both:
+    atoms are sorted by species, and edges are sorted by receiver. `restore` undoes the first.
+    """
+
+    species: Tensor  # (N,) int64, index into the model's elements, ascending
+    positions: Tensor  # (N, 3) Å
+    cell: Tensor  # (S, 3, 3) Å, rows are lattice vectors; zero rows where not periodic
+    volume: Tensor  # (S,) Å³; nan where the structure is not periodic in all three directions
+    edges: Tensor  # (2, E) int64, receiver i and sender j; sorted by receiver
+    shifts: Tensor  # (E, 3) whole cells: r_ij = x_j - x_i + shift @ cell
+    owner: Tensor  # (N,) int64, structure of each atom
+    first_edge: Tensor  # (N + 1,) int64, edges of receiver n are first_edge[n] : first_edge[n + 1]
+    reverse: Tensor  # (E,) int64, index of the edge j -> i with the opposite shift
+    pair: Tensor  # (E,) int64, undirected pair of each edge, in 0..P-1
+    pair_edges: Tensor  # (2, P) int64, the two edges of each pair
+    restore: Tensor  # (N,) int64, value_of_batch[restore] is in the order of the input files
+    species_counts: tuple[int, ...]  # atoms of each element in the batch, length Z
+
+    @property
+    def structures(self) -> int:
+        return self.cell.shape[0]
+
+    @property
+    def atoms(self) -> int:
+        return self.species.shape[0]
+
+    def atom_counts(self) -> Tensor:
+        """Atoms of each structure, (S,) int64."""
+        return torch.bincount(self.owner, minlength=self.structures)
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> GraphBatch:
+        """Move to a device; `dtype` applies to positions, cell, volume and shifts."""
+        real = {name: getattr(self, name).to(device=device, dtype=dtype) for name in _REAL}
+        whole = {name: getattr(self, name).to(device=device) for name in _WHOLE}
+        return replace(self, **real, **whole)
+
+
+_REAL = ("positions", "cell", "volume", "shifts")
+_WHOLE = ("species", "edges", "owner", "first_edge", "reverse", "pair", "pair_edges", "restore")
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Reference values of a batch in the batch's atom order; nan marks a missing label."""
+
+    energy: Tensor  # (S,) eV, isolated-atom or fitted references already subtracted
+    forces: Tensor  # (N, 3) eV/Å
+    stress: Tensor  # (S, 6) eV/Å³
+    weight: Tensor  # (S,) weight of each structure in the loss
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Labels:
+        return Labels(*(value.to(device=device, dtype=dtype) for value in vars(self).values()))
+
+
+class Heads(NamedTuple):
+    """What the network returns: the energy and the raw numbers its noise is built from."""
+
+    energy: Tensor  # (S,) eV, references not included
+    atomic_energy: Tensor  # (N,) eV, sums to energy
+    energy_head: Tensor | None  # (N,) log of eV²
+    forces_head: Tensor | None  # (N, 6), meaning set by the covariance form
+    stress_head: Tensor | None  # (S, H), meaning set by the covariance form
+
+
+class Outputs(NamedTuple):
+    """What ONE weight sample says of a batch, before the λ correction."""
+
+    energy: Tensor  # (S,) eV, references not included
+    atomic_energy: Tensor  # (N,) eV
+    forces: Tensor  # (N, 3) eV/Å
+    stress: Tensor | None  # (S, 6) eV/Å³, nan where the structure is not fully periodic
+    energy_head: Tensor | None  # (N,)
+    forces_head: Tensor | None  # (N, 6)
+    stress_head: Tensor | None  # (S, H)
+
+
+class LossParts(NamedTuple):
+    """A scalar to minimise and its parts, each a scalar tensor."""
+
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+@runtime_checkable
+class Model(Protocol):
+    """An energy as a pure function of parameters and graph."""
+
+    @property
+    def cutoff(self) -> float: ...
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """Atomic numbers in ascending order; GraphBatch.species indexes this tuple."""
+        ...
+
+    def init(
+        self,
+        seed: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Params: ...
+
+    def energy(self, params: Params, batch: GraphBatch) -> Heads: ...
+
+
+class Likelihood(Protocol):
+    """A loss on the outputs of one weight sample."""
+
+    def loss(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> LossParts: ...
+
+
+class Posterior(Protocol):
+    """A distribution over weights."""
+
+    def draw(self, samples: int, *, seed: int) -> Params:
+        """Weight samples stacked along a leading dimension of length `samples`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Uncertain:
+    """A mean with the variance of its noise and of our ignorance.
+
+    For a scalar the two are variances of the mean's shape; for a vector of length d they are
+    (..., d, d) covariances.
+    """
+
+    mean: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """Aleatoric plus epistemic, a variance or covariance."""
+        return self.aleatoric + self.epistemic
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of each component, of the mean's shape."""
+        return standard_deviation(self.total, like=self.mean)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The posterior predictive of a batch, in file order, references included, λ corrected."""
+
+    energy: Uncertain  # (S,) eV, variances (S,)
+    forces: Uncertain  # (N, 3) eV/Å, covariances (N, 3, 3)
+    stress: Uncertain | None  # (S, 6) eV/Å³, covariances (S, 6, 6)
+    atomic_energy: Tensor  # (N,) eV, references included
+    owner: Tensor  # (N,) structure of each atom
+
+
+def standard_deviation(variance: Tensor, *, like: Tensor) -> Tensor:
+    """Square root of a variance, or of a covariance's diagonal, of the shape of `like`."""
+    if variance.shape == like.shape:
+        return variance.sqrt()
+    return variance.diagonal(dim1=-2, dim2=-1).sqrt()
