@@ -1,0 +1,1 @@
+"""Energies as pure functions of parameters and graphs, and their derivatives."""
