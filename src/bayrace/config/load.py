@@ -1,0 +1,90 @@
+"""Read a configuration from YAML and say exactly which key or value is wrong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from bayrace.config.messages import explain
+from bayrace.config.schema import Config
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the key, the value and the remedy."""
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The configuration in a YAML file, with "key.sub=value" overrides on top.
+
+    A file that names no output folder gets runs/<name of the file>.
+    """
+    path = Path(path)
+    raw = {"output": f"runs/{path.stem}"} | _read_yaml(path)
+    return make_config(raw, overrides, source=str(path))
+
+
+def make_config(
+    raw: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str = "configuration"
+) -> Config:
+    """The configuration in a mapping, with "key.sub=value" overrides on top."""
+    values = copy.deepcopy(dict(raw))
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return Config.model_validate(values)
+    except ValidationError as error:
+        problems = "\n".join(f"  {line}" for line in explain(error))
+        raise ConfigError(f"{source}:\n{problems}") from None
+
+
+def dump_config(config: Config) -> str:
+    """The configuration as YAML with every value written out."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path}: no such file; `bayrace template > {path}` writes one to start from"
+        ) from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder; give a YAML file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not a text file; give a YAML file") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, dict):
+        kind = type(raw).__name__
+        raise ConfigError(f"{path}: holds a {kind}; a configuration has sections data, model, ...")
+    return {str(key): value for key, value in raw.items() if not (key != "data" and value is None)}
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    """Set one dotted key in place."""
+    key, separator, text = override.partition("=")
+    parts = [part.strip() for part in key.split(".")]
+    if not separator or not all(parts):
+        raise ConfigError(f"override {override!r}: write key.sub=value, such as train.lr=0.005")
+    section = values
+    for part in parts[:-1]:
+        inside = section.get(part)
+        if not isinstance(inside, dict):
+            inside = section[part] = {}
+        section = inside
+    section[parts[-1]] = _yaml_value(text, override)
+
+
+def _yaml_value(text: str, override: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise ConfigError(f"override {override!r}: {text!r} is not a YAML value") from None

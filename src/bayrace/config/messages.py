@@ -1,0 +1,125 @@
+"""Validation errors in plain words: the dotted key, the value, what is valid, the nearest key."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from bayrace.config.schema import Config
+
+# What other programs call our keys; difflib cannot guess these.
+_SYNONYMS = {
+    "learning_rate": "train.lr",
+    "epochs": "train.max_epochs",
+    "num_epochs": "train.max_epochs",
+    "batch": "train.batch_size",
+    "optimizer": "train.optimiser",
+    "scheduler": "train.schedule",
+    "early_stopping": "train.patience",
+    "ema_decay": "train.ema",
+    "clip_grad": "train.clip",
+    "max_grad_norm": "train.clip",
+    "r_max": "model.cutoff",
+    "r_cut": "model.cutoff",
+    "rcut": "model.cutoff",
+    "num_layers": "model.layers",
+    "num_interactions": "model.layers",
+    "hidden_irreps": "model.hidden",
+    "lmax": "model.l_max",
+    "max_ell": "model.l_max",
+    "precision": "model.dtype",
+    "default_dtype": "model.dtype",
+    "energy_weight": "loss.energy",
+    "forces_weight": "loss.forces",
+    "force_weight": "loss.forces",
+    "stress_weight": "loss.stress",
+    "loss": "loss.kind",
+    "e0s": "data.references",
+    "train_file": "data.train",
+    "valid_file": "data.valid",
+    "valid_fraction": "data.valid",
+    "test_file": "data.test",
+}
+
+
+def explain(error: ValidationError) -> list[str]:
+    """One line for every wrong key, in the order of the configuration."""
+    lines: dict[str, str] = {}
+    for problem in error.errors(include_url=False):
+        key, unknown = _dotted(problem)
+        if key not in lines:
+            lines[key] = _unknown(key) if unknown else _wrong(key, problem)
+        elif _reason(key, problem) not in lines[key]:  # another member of a union
+            lines[key] += f", or {_reason(key, problem)}"
+    return list(lines.values())
+
+
+def known_keys() -> list[str]:
+    """Every dotted key of the configuration."""
+    return [key for key, _ in _walk(Config, "")]
+
+
+def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """Dotted keys with their descriptions."""
+    for name, field in section.model_fields.items():
+        yield prefix + name, str(field.description)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _walk(field.annotation, f"{prefix}{name}.")
+
+
+def _dotted(problem: Any) -> tuple[str, bool]:
+    """The key a problem is about, without pydantic's union tags, and whether it is unknown."""
+    unknown = problem["type"] == "extra_forbidden"
+    place = [str(part) for part in problem["loc"]]
+    if unknown:
+        return ".".join(place), True
+    known = set(known_keys())
+    for length in range(len(place), 0, -1):
+        if ".".join(place[:length]) in known:
+            return ".".join(place[:length]), False
+    return ".".join(place) or "configuration", False
+
+
+def _unknown(key: str) -> str:
+    near = _nearest(key)
+    if near is not None:
+        return f"{key}: unknown key; did you mean {near}?"
+    section = key.rpartition(".")[0]
+    inside = [known for known in known_keys() if known.rpartition(".")[0] == section]
+    return f"{key}: unknown key; known here: {', '.join(inside)}"
+
+
+def _nearest(key: str) -> str | None:
+    """The likeliest key: a synonym, a near spelling in the same section, one in any section."""
+    section, _, name = key.rpartition(".")
+    if name.lower() in _SYNONYMS:
+        return _SYNONYMS[name.lower()]
+    by_name = {known.rpartition(".")[2]: known for known in reversed(known_keys())}
+    here = {known.rpartition(".")[2]: known for known in known_keys() if _inside(known, section)}
+    for names, likeness in ((here, 0.6), (by_name, 0.75)):
+        matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=likeness)
+        if matches:
+            return names[matches[0]]
+    return None
+
+
+def _inside(key: str, section: str) -> bool:
+    return key.rpartition(".")[0] == section
+
+
+def _wrong(key: str, problem: Any) -> str:
+    if problem["type"] == "missing":
+        return f"{key}: required and missing; add it to the file or give -o {key}=..."
+    return f"{key}: {problem['input']!r} is not valid; {_reason(key, problem)}"
+
+
+def _reason(key: str, problem: Any) -> str:
+    message = str(problem["msg"]).removeprefix("Value error, ")
+    if problem["type"] == "string_pattern_mismatch":
+        return f"expected: {dict(_walk(Config, ''))[key].removesuffix('.')}"
+    if problem["type"] == "model_type":
+        return "must be a section with keys of its own"
+    return message.replace("Input should be", "must be")

@@ -1,0 +1,41 @@
+"""What a preset says about each section of the configuration; what the user says goes on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from bayrace.model.presets import PRESETS
+
+Preset = Literal["tiny", "small", "medium", "qm9", "psb3", "rmd17", "3bpa", "obn25"]
+PRESET_NAMES: tuple[str, ...] = get_args(Preset)
+DEFAULT_PRESET = "small"
+
+
+def preset_values(name: object, section: str) -> dict[str, Any]:
+    """Values of one section, "model", "loss" or "train", in a preset; empty if it is silent."""
+    if not isinstance(name, str) or name not in PRESETS:
+        return {}  # the validation of the preset's name says what is wrong
+    return dict(PRESETS[name].get(section, {}))
+
+
+def fill_model(raw: Any) -> Any:
+    """The raw model section with everything left out taken from its preset."""
+    if not isinstance(raw, Mapping):
+        return raw
+    return preset_values(raw.get("preset", DEFAULT_PRESET), "model") | dict(raw)
+
+
+def fill_run(raw: Any) -> Any:
+    """The raw configuration with loss and train values of its preset beneath the user's."""
+    if not isinstance(raw, Mapping):
+        return raw
+    model = raw.get("model", {})
+    named = isinstance(model, Mapping)
+    name = model.get("preset", DEFAULT_PRESET) if named else getattr(model, "preset", None)
+    filled = dict(raw)
+    for section in ("loss", "train"):
+        given = raw.get(section, {})
+        if isinstance(given, Mapping):
+            filled[section] = preset_values(name, section) | dict(given)
+    return filled

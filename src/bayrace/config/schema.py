@@ -1,0 +1,286 @@
+"""The whole configuration as frozen pydantic models. Defaults live here and nowhere else.
+
+Every field says what it means and in which unit; `bayrace schema` and `bayrace template` are
+written from these descriptions. Fields of `model` left out are filled from the preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from bayrace.config.durations import parse_duration
+from bayrace.config.presets import Preset, fill_model, fill_run
+
+
+def _paths(value: Any) -> Any:
+    """One path or a list of paths, as a tuple of texts."""
+    if isinstance(value, str | Path):
+        value = [value]
+    good = isinstance(value, list | tuple) and all(isinstance(item, str | Path) for item in value)
+    if not good or not value or not all(str(item).strip() for item in value):
+        raise ValueError("must be a path, a glob such as data/*.xyz, or a non-empty list of them")
+    return tuple(str(item) for item in value)
+
+
+def _split(value: Any) -> Any:
+    """A fraction, a count, or paths."""
+    if isinstance(value, bool) or value is None:
+        raise ValueError("must be a fraction between 0 and 1, a number of structures, or path(s)")
+    if isinstance(value, int) and value < 1:
+        raise ValueError("as a whole number it counts structures and must be at least 1")
+    if isinstance(value, float) and not 0 < value < 1:
+        raise ValueError("as a fraction it must lie strictly between 0 and 1; counts have no point")
+    return value if isinstance(value, int | float) else _paths(value)
+
+
+def _named_paths(value: Any) -> Any:
+    """{name: path(s)}, or paths named after their files."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return {str(name): _paths(paths) for name, paths in value.items()}
+    paths = _paths(value)
+    stems = [Path(path.split("@")[0]).stem for path in paths]
+    repeated = {stem for stem in stems if stems.count(stem) > 1}
+    names = [path if stem in repeated else stem for path, stem in zip(paths, stems, strict=True)]
+    return {name: (path,) for name, path in zip(names, paths, strict=True)}
+
+
+def _references(value: Any) -> Any:
+    if value == "auto":
+        return value
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError('must be "auto" or a mapping such as {H: -13.6, O: -2041.3} in eV')
+    return value
+
+
+def _seconds(value: Any) -> Any:
+    return None if value is None else parse_duration(value)
+
+
+Paths = Annotated[tuple[str, ...], BeforeValidator(_paths, json_schema_input_type=str | list[str])]
+NamedPaths = Annotated[
+    dict[str, tuple[str, ...]],
+    BeforeValidator(
+        _named_paths, json_schema_input_type=str | list[str] | dict[str, str | list[str]] | None
+    ),
+]
+Validation = Annotated[
+    float | int | tuple[str, ...],
+    BeforeValidator(_split, json_schema_input_type=float | int | str | list[str]),
+]
+References = Annotated[
+    Literal["auto"] | dict[str, float],
+    BeforeValidator(_references, json_schema_input_type=Literal["auto"] | dict[str, float]),
+]
+Seconds = Annotated[
+    float | None, BeforeValidator(_seconds, json_schema_input_type=float | str | None)
+]
+
+
+def _from_preset(description: str, **constraints: Any) -> Any:
+    """A field whose value comes from the preset when it is left out."""
+    return Field(
+        default=None,
+        description=description,
+        json_schema_extra=lambda schema: schema.pop("default", None),
+        **constraints,
+    )
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class DataConfig(Section):
+    """Which structures to learn from, and where their labels are."""
+
+    train: Paths = Field(
+        description="Training file(s): any file ASE reads, rMD17 .npz, globs, file.xyz@:100."
+    )
+    valid: Validation = Field(
+        default=0.1,
+        description="Validation: file(s), a fraction of the training data, or a count of it.",
+    )
+    test: NamedPaths = Field(
+        default={}, description="Test files, as {name: path} or a list; evaluated after training."
+    )
+    energy_key: str | None = Field(
+        default=None, description="Key of the energy, eV; null reads ASE's calculator results."
+    )
+    forces_key: str | None = Field(
+        default=None, description="Key of the forces, eV/Å; null reads ASE's calculator results."
+    )
+    stress_key: str | None = Field(
+        default=None, description="Key of the stress, eV/Å³; null reads ASE's calculator results."
+    )
+    virial_key: str | None = Field(
+        default=None, description="Key of the virial, eV; stress = -virial / volume."
+    )
+    config_type_key: str = Field(
+        default="config_type", description="Key of the configuration type of a structure."
+    )
+    config_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        default={}, description="Weight in the loss by configuration type, such as {hot: 0.5}."
+    )
+    references: References = Field(
+        default="auto",
+        description="Energy of each isolated atom, {symbol: eV}; auto: from IsolatedAtom frames, "
+        "else least squares on the training structures.",
+    )
+
+
+class ModelConfig(Section):
+    """The network. Anything left out comes from the preset."""
+
+    preset: Preset = Field(default="small", description="Starting point of all values below.")
+    cutoff: float = _from_preset("Neighbours closer than this interact, Å.", gt=0)
+    layers: int = _from_preset("Message-passing layers.", ge=1, le=12)
+    hidden: str = _from_preset(
+        "Irreps between layers, channels x degree and parity, such as 32x0e+32x1o+16x2e.",
+        pattern=r"^\s*\d+x\d+[eo](\s*\+\s*\d+x\d+[eo])*\s*$",
+    )
+    features: int = _from_preset("Length of the embedding of an element.", ge=1)
+    l_max: int = _from_preset("Highest degree of the spherical harmonics.", ge=0, le=6)
+    radial_basis: int = _from_preset("Number of Bessel functions.", ge=1)
+    envelope_power: int = _from_preset("Smoothness p of the cutoff envelope.", ge=2)
+    radial_hidden: tuple[int, ...] = _from_preset("Widths of the radial network.")
+    readout_hidden: int = _from_preset("Width of the readout.", ge=1)
+    neighbour_norm: Literal["sqrt", "mean"] = _from_preset(
+        "Divide sums over neighbours by the square root of their mean number, or by it."
+    )
+    mean_neighbours: Literal["auto"] | Annotated[float, Field(gt=0)] = _from_preset(
+        "Mean number of neighbours; auto measures it on the training data."
+    )
+    gate: bool = _from_preset("Gated nonlinearity between layers (beyond the paper).")
+    self_contraction: bool = _from_preset("True product A ⊗ A in each layer (beyond the paper).")
+    pair_radial: bool = _from_preset("Radial functions by species pair (beyond the paper).")
+    activation: Literal["identity", "relu"] = _from_preset(
+        "Activation of the energy of an atom; relu for targets that cannot be negative."
+    )
+    normalise: bool = _from_preset("Scale outputs by the forces' spread in the training data.")
+    dtype: Literal["float32", "float64"] = _from_preset("Precision of the network.")
+
+    _fill = model_validator(mode="before")(fill_model)
+
+
+class LossConfig(Section):
+    """What training minimises."""
+
+    kind: Literal["mse", "nll_e", "nll_jef"] = Field(
+        default="nll_jef",
+        description="mse: no noise model; nll_e: energy variance; nll_jef: energy variance and a "
+        "3×3 force covariance of every atom.",
+    )
+    energy: float = Field(default=1.0, ge=0, description="λ_E, weight of the energy term.")
+    forces: float = Field(default=100.0, ge=0, description="λ_F, weight of the forces term.")
+    stress: float = Field(default=0.0, ge=0, description="λ_S, weight of the stress term.")
+    per_atom_energy: bool = Field(
+        default=False, description="Divide energy errors by the number of atoms."
+    )
+    robust: Literal["none", "huber", "l1"] = Field(
+        default="none", description="Shape of the mse terms: squares, Huber or absolute values."
+    )
+    huber_delta: float = Field(
+        default=0.01, gt=0, description="Where Huber turns linear, eV and eV/Å."
+    )
+    beta: float = Field(
+        default=0.0, ge=0, le=1, description="β of the β-NLL, against early variance collapse."
+    )
+    warmup_epochs: int = Field(
+        default=0, ge=0, description="Epochs of plain mse before the likelihood starts."
+    )
+    energy_noise: Literal["extensive", "mean_log"] = Field(
+        default="extensive",
+        description="Energy variance: sum over atoms (extensive) or exp of a mean (mean_log).",
+    )
+    covariance: Literal["equivariant", "cholesky"] = Field(
+        default="equivariant",
+        description="Force covariance: equivariant turns with the molecule; cholesky (as in the "
+        "paper) does not.",
+    )
+    stress_noise: bool = Field(
+        default=False, description="Also learn a 6×6 covariance of the stress."
+    )
+
+
+class TrainConfig(Section):
+    """How it is minimised."""
+
+    optimiser: Literal["amsgrad", "adamw"] = Field(default="amsgrad", description="Optimiser.")
+    lr: float = Field(default=0.01, gt=0, description="Learning rate at the start.")
+    weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        default=(0.9, 0.999), description="Memory of the gradient's mean and square."
+    )
+    eps: float = Field(default=1e-8, ge=0, description="Added to the root of the square.")
+    schedule: Literal["plateau", "cosine", "constant"] = Field(
+        default="plateau", description="How the learning rate falls."
+    )
+    plateau_factor: float = Field(
+        default=0.8, gt=0, lt=1, description="plateau: multiply the rate by this at a plateau."
+    )
+    plateau_patience: int = Field(
+        default=10, ge=0, description="plateau: validations without improvement before that."
+    )
+    plateau_threshold: float = Field(
+        default=1e-4, ge=0, description="plateau: relative improvement that counts as one."
+    )
+    min_lr: float = Field(default=1e-6, ge=0, description="plateau: lowest learning rate.")
+    cosine_warmup: int = Field(default=100, ge=0, description="cosine: steps of linear rise.")
+    cosine_floor: float = Field(
+        default=0.01,
+        ge=0,
+        le=1,
+        description="cosine: last rate as a fraction of lr; it is "
+        "reached at max_epochs or at max_time, whichever comes first.",
+    )
+    batch_size: int = Field(default=5, ge=1, description="Structures per step.")
+    max_epochs: int = Field(default=1000, ge=1, description="Passes over the training data.")
+    max_time: Seconds = Field(
+        default=None, description="Stop after this much training: 30m, 2h, seconds; null: never."
+    )
+    clip: float | None = Field(
+        default=10.0, gt=0, description="Largest global norm of the gradient; null: no limit."
+    )
+    ema: float = Field(
+        default=0.99, ge=0, lt=1, description="Decay of the averaged parameters; 0: no average."
+    )
+    valid_every: int = Field(default=1, ge=1, description="Epochs between validations.")
+    patience: int | None = Field(
+        default=None,
+        ge=1,
+        description="Stop after this many validations without improvement; null: never.",
+    )
+    checkpoint_every: int = Field(default=1, ge=1, description="Epochs between checkpoints.")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto, cpu, cuda or cuda:1; auto takes a GPU where there is one.",
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; null leaves them as they are."
+    )
+
+
+class Config(Section):
+    """Everything one training run needs."""
+
+    seed: int = Field(
+        default=0, ge=0, description="Seed of the split, the initial weights and the batches."
+    )
+    output: str = Field(
+        default="runs/bayrace", min_length=1, description="Folder of the run; created."
+    )
+    data: DataConfig = Field(description="Which structures to learn from.")
+    model: ModelConfig = Field(default={}, validate_default=True, description="The network.")
+    loss: LossConfig = Field(default=LossConfig(), description="What training minimises.")
+    train: TrainConfig = Field(default=TrainConfig(), description="How it is minimised.")
+
+    _fill = model_validator(mode="before")(fill_run)
