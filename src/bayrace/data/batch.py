@@ -1,0 +1,135 @@
+"""Graphs of single structures, and their union into the batches that models take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from ase.data import chemical_symbols
+from torch import Tensor
+
+from bayrace.data.frame import DataError, Frame, symbols_of
+from bayrace.data.neighbours import neighbour_list, reverse_edges
+from bayrace.types import GraphBatch
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """One structure of n atoms and e directed edges, atoms in file order, on the CPU."""
+
+    species: Tensor  # (n,) int64, index into the elements
+    positions: Tensor  # (n, 3) float64, Å
+    cell: Tensor  # (3, 3) float64, Å; zero rows where not periodic
+    volume: Tensor  # () float64, Å³; nan unless periodic in all three directions
+    edges: Tensor  # (2, e) int32, receiver and sender, sorted by receiver
+    shifts: Tensor  # (e, 3) int32
+    reverse: Tensor  # (e,) int32, index of the edge j -> i with the opposite shift
+
+
+def build_graph(frame: Frame, *, elements: tuple[int, ...], cutoff: float) -> Graph:
+    """Find the neighbours of a frame; an element outside `elements` is refused."""
+    species = np.searchsorted(elements, frame.numbers)
+    known = np.take(elements, species, mode="clip") == frame.numbers
+    if not known.all():
+        atom = int(np.argmin(known))
+        raise DataError(
+            f"{frame.label}: atom {atom} is {chemical_symbols[frame.numbers[atom]]}, which the "
+            f"training data did not have; known elements: {symbols_of(elements)}; "
+            f"remove the frame or train with data of this element"
+        )
+    edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, cutoff)
+    periodic = bool(frame.pbc.all())
+    volume = abs(np.linalg.det(frame.cell)) if periodic else np.nan
+    return Graph(
+        species=torch.from_numpy(species.astype(np.int64)),
+        positions=torch.from_numpy(frame.positions),
+        cell=torch.from_numpy(np.where(frame.pbc[:, None], frame.cell, 0.0)),
+        volume=torch.tensor(volume, dtype=torch.float64),
+        edges=torch.from_numpy(edges.astype(np.int32)),
+        shifts=torch.from_numpy(shifts.astype(np.int32)),
+        reverse=torch.from_numpy(reverse_edges(edges, shifts).astype(np.int32)),
+    )
+
+
+def collate(
+    graphs: Sequence[Graph],
+    *,
+    elements_count: int,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+) -> GraphBatch:
+    """Join graphs into one batch with atoms sorted by species and edges by receiver."""
+    if not graphs:
+        raise DataError("a batch of 0 structures; give at least one")
+    atom_counts = torch.tensor([graph.species.shape[0] for graph in graphs])
+    edge_counts = torch.tensor([graph.reverse.shape[0] for graph in graphs])
+    species = torch.cat([graph.species for graph in graphs])
+    order = torch.argsort(species, stable=True)
+    rank = _inverse(order)  # place in the batch of each atom in file order
+    edges, edge_order, first_edge = _sorted_edges(graphs, atom_counts, edge_counts, order, rank)
+    reverse = _reverse(graphs, edge_counts, edge_order)
+    pair, pair_edges = _pairs(reverse)
+    batch = GraphBatch(
+        species=species[order],
+        positions=torch.cat([graph.positions for graph in graphs])[order].to(dtype),
+        cell=torch.stack([graph.cell for graph in graphs]).to(dtype),
+        volume=torch.stack([graph.volume for graph in graphs]).to(dtype),
+        edges=edges,
+        shifts=torch.cat([graph.shifts for graph in graphs])[edge_order].to(dtype),
+        owner=torch.repeat_interleave(atom_counts)[order],
+        first_edge=first_edge,
+        reverse=reverse,
+        pair=pair,
+        pair_edges=pair_edges,
+        restore=rank,
+        species_counts=tuple(torch.bincount(species, minlength=elements_count).tolist()),
+    )
+    return batch if torch.device(device).type == "cpu" else batch.to(device=device)
+
+
+def batch_order(batch: GraphBatch) -> Tensor:
+    """Return (N,): values_in_file_order[batch_order(batch)] is in the batch's atom order."""
+    return _inverse(batch.restore)
+
+
+def _sorted_edges(
+    graphs: Sequence[Graph], atom_counts: Tensor, edge_counts: Tensor, order: Tensor, rank: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Edges (2, E) in batch numbering, the order (E,) they were taken in, and first_edge (N+1,).
+
+    The edges of each receiver are contiguous in the graphs already, so that sorting them by the
+    new place of the receiver only moves whole blocks.
+    """
+    offsets = torch.repeat_interleave(atom_counts.cumsum(0) - atom_counts, edge_counts)
+    joined = torch.cat([graph.edges for graph in graphs], dim=1) + offsets
+    degree = torch.bincount(joined[0], minlength=order.shape[0])
+    old_start = degree.cumsum(0) - degree
+    degree = degree[order]
+    first_edge = torch.zeros(order.shape[0] + 1, dtype=torch.int64)
+    torch.cumsum(degree, 0, out=first_edge[1:])
+    moves = torch.repeat_interleave(old_start[order] - first_edge[:-1], degree)
+    edge_order = moves + torch.arange(joined.shape[1])
+    return rank[joined[:, edge_order]], edge_order, first_edge
+
+
+def _reverse(graphs: Sequence[Graph], edge_counts: Tensor, edge_order: Tensor) -> Tensor:
+    offsets = torch.repeat_interleave(edge_counts.cumsum(0) - edge_counts, edge_counts)
+    joined = torch.cat([graph.reverse for graph in graphs]) + offsets
+    return _inverse(edge_order)[joined[edge_order]]
+
+
+def _pairs(reverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Number pairs by their first edge: pair (E,) and pair_edges (2, P), row 0 ascending."""
+    leads = torch.arange(reverse.shape[0]) < reverse
+    leaders = leads.nonzero().squeeze(1)
+    number = leads.cumsum(0) - 1
+    pair = torch.where(leads, number, number[reverse])
+    return pair, torch.stack([leaders, reverse[leaders]])
+
+
+def _inverse(order: Tensor) -> Tensor:
+    places = torch.empty_like(order)
+    places[order] = torch.arange(order.shape[0], device=order.device)
+    return places

@@ -1,0 +1,166 @@
+"""Refusing data that cannot be trained on, each with its place, its value and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from ase.data import chemical_symbols
+
+from bayrace.data.frame import ISOLATED_TYPE, DataError, Floats, Frame, symbols_of
+from bayrace.data.neighbours import neighbour_list
+from bayrace.data.summary import DataReport, report
+
+__all__ = ["DataReport", "check_frame", "check_frames", "problems", "report"]
+
+OVERLAP = 0.3  # Å; no two nuclei of a real structure are closer
+DEGENERATE = 1e-6  # least volume of the unit cell vectors, 1 when they are orthogonal
+
+
+def check_frames(
+    frames: Sequence[Frame],
+    *,
+    need_forces: bool,
+    need_energy: bool = False,
+    need_stress: bool = False,
+    elements: tuple[int, ...] | None = None,
+) -> None:
+    """Refuse frames that cannot be used; `elements` are those the model was trained with."""
+    found = problems(
+        frames,
+        need_forces=need_forces,
+        need_energy=need_energy,
+        need_stress=need_stress,
+        elements=elements,
+    )
+    if found:
+        more = f" (and {len(found) - 1} more problems)" if len(found) > 1 else ""
+        raise DataError(found[0] + more)
+
+
+def check_frame(frame: Frame) -> None:
+    """Refuse a frame that no model can use."""
+    for problem in _frame_problems(frame):
+        raise DataError(problem)
+
+
+def problems(
+    frames: Sequence[Frame],
+    *,
+    need_forces: bool,
+    need_energy: bool = False,
+    need_stress: bool = False,
+    elements: tuple[int, ...] | None = None,
+) -> list[str]:
+    """Every problem of these frames, at most one a frame, as messages."""
+    if not frames:
+        return ["no frames; give at least one structure"]
+    found = [message for frame in frames for message in _first(_frame_problems(frame))]
+    if elements is not None:
+        found += [message for frame in frames for message in _unknown_elements(frame, elements)]
+    needed = {"energy": need_energy, "forces": need_forces, "stress": need_stress}
+    labelled = [frame for frame in frames if frame.config_type != ISOLATED_TYPE]
+    for name, need in needed.items():
+        if need and all(getattr(frame, name) is None for frame in labelled):
+            found.append(_absent(frames, name))
+    return found
+
+
+def _first(messages: Iterator[str]) -> list[str]:
+    message = next(messages, None)
+    return [] if message is None else [message]
+
+
+def _absent(frames: Sequence[Frame], name: str) -> str:
+    sources = ", ".join(sorted({frame.source for frame in frames}))
+    return (
+        f"{sources}: none of the {len(frames)} frames has a label for {name}; "
+        f"set {name}_key to its name in the file, or set the loss weight of {name} to 0"
+    )
+
+
+def _frame_problems(frame: Frame) -> Iterator[str]:
+    """Messages, worst first; later ones assume that the earlier ones did not occur."""
+    if len(frame.numbers) == 0:
+        yield f"{frame.label}: has 0 atoms; remove the frame"
+        return
+    yield from _shapes(frame)
+    yield from _not_finite(frame)
+    yield from _degenerate_cell(frame)
+    yield from _overlap(frame)
+
+
+def _shapes(frame: Frame) -> Iterator[str]:
+    atoms = len(frame.numbers)
+    expected = {"positions": (atoms, 3), "cell": (3, 3), "forces": (atoms, 3), "stress": (6,)}
+    for name, shape in expected.items():
+        value = getattr(frame, name)
+        if value is not None and value.shape != shape:
+            yield f"{frame.label}: {name} has shape {value.shape}, expected {shape}; correct it"
+    for atom in np.flatnonzero((frame.numbers < 1) | (frame.numbers >= len(chemical_symbols))):
+        yield (
+            f"{frame.label}: atom {atom} has atomic number {frame.numbers[atom]}; "
+            f"correct its symbol or remove the frame"
+        )
+
+
+def _not_finite(frame: Frame) -> Iterator[str]:
+    for name in ("positions", "cell", "energy", "forces", "stress"):
+        value = getattr(frame, name)
+        if value is None or np.isfinite(value).all():
+            continue
+        remedy = (
+            "remove the frame" if name in {"positions", "cell"} else "remove the label or the frame"
+        )
+        yield f"{frame.label}: {_where(name, np.atleast_1d(value))}; {remedy}"
+
+
+def _where(name: str, value: Floats) -> str:
+    place = np.unravel_index(int(np.argmin(np.isfinite(value))), value.shape)
+    number = value[place]
+    if name in {"positions", "forces"}:
+        return f"{name} of atom {place[0]} is {number} in direction {'xyz'[place[1]]}"
+    return f"{name} is {number}"
+
+
+def _degenerate_cell(frame: Frame) -> Iterator[str]:
+    vectors = frame.cell[frame.pbc]
+    if len(vectors) == 0:
+        return
+    lengths = np.linalg.norm(vectors, axis=1)
+    measure = np.sqrt(max(np.linalg.det(vectors @ vectors.T), 0.0))
+    if lengths.min() > DEGENERATE and measure > DEGENERATE * lengths.prod():
+        return
+    pbc = " ".join("T" if periodic else "F" for periodic in frame.pbc)
+    what = {1: "length", 2: "area", 3: "volume"}[len(vectors)]
+    yield (
+        f'{frame.label}: pbc="{pbc}" but the periodic cell vectors {vectors.tolist()} span a '
+        f'{what} of {measure:.3g}; give the cell (Lattice), or set pbc="F F F" for a molecule'
+    )
+
+
+def _overlap(frame: Frame) -> Iterator[str]:
+    edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, OVERLAP)
+    if edges.shape[1] == 0:
+        return
+    cell = np.where(frame.pbc[:, None], frame.cell, 0.0)
+    vectors = frame.positions[edges[1]] - frame.positions[edges[0]] + shifts @ cell
+    distances = np.linalg.norm(vectors, axis=1)
+    worst = int(np.argmin(distances))
+    first, second = (
+        f"{atom} ({chemical_symbols[frame.numbers[atom]]})" for atom in edges[:, worst]
+    )
+    image = " (a periodic image)" if shifts[worst].any() else ""
+    yield (
+        f"{frame.label}: atoms {first} and {second}{image} are {distances[worst]:.3g} Å apart, "
+        f"closer than {OVERLAP} Å; check positions, cell and units, or remove the frame"
+    )
+
+
+def _unknown_elements(frame: Frame, elements: tuple[int, ...]) -> Iterator[str]:
+    unknown = sorted({int(number) for number in frame.numbers} - set(elements))
+    if unknown:
+        yield (
+            f"{frame.label}: has {symbols_of(unknown)}, which the training data did not have; "
+            f"known elements: {symbols_of(elements)}; remove the frame or train with this element"
+        )

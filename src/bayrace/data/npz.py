@@ -1,0 +1,73 @@
+"""rMD17 (Christensen 2020) npz files: one molecule, many geometries, kcal/mol."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from bayrace.data.frame import DEFAULT_TYPE, DataError, Floats, Frame
+from bayrace.units import KCAL_PER_MOL
+
+_KEYS = ("nuclear_charges", "coords", "energies", "forces")
+
+
+def read_npz(path: Path, *, weight: float = 1.0) -> list[Frame]:
+    """Read nuclear_charges (n,), coords (F, n, 3) Å, energies (F,) and forces, to eV and eV/Å."""
+    arrays = _load(path)
+    missing = [key for key in _KEYS if key not in arrays]
+    if missing:
+        raise DataError(
+            f"{path}: no array {missing[0]!r}; present: {', '.join(sorted(arrays))}; "
+            f"an rMD17 file has {', '.join(_KEYS)}; convert other layouts to extended XYZ"
+        )
+    numbers = arrays["nuclear_charges"].astype(np.int64)
+    coords, energies, forces = (_real(path, key, arrays[key]) for key in _KEYS[1:])
+    frames = coords.shape[0] if coords.ndim else 0
+    _expect(path, "coords", coords, (frames, numbers.size, 3))
+    _expect(path, "energies", energies.reshape(-1), (frames,))
+    _expect(path, "forces", forces, (frames, numbers.size, 3))
+    energies = energies.reshape(-1) * KCAL_PER_MOL
+    forces = forces * KCAL_PER_MOL
+    return [
+        Frame(
+            numbers=numbers,
+            positions=coords[index],
+            cell=np.zeros((3, 3)),
+            pbc=np.zeros(3, dtype=bool),
+            energy=float(energies[index]),
+            forces=forces[index],
+            stress=None,
+            config_type=DEFAULT_TYPE,
+            weight=weight,
+            source=str(path),
+            index=index,
+        )
+        for index in range(frames)
+    ]
+
+
+def _load(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"{path}: not a readable npz file ({error}); it may be truncated: fetch it again"
+        ) from error
+
+
+def _real(path: Path, key: str, array: npt.NDArray[np.generic]) -> Floats:
+    if array.dtype.kind not in "iuf":
+        raise DataError(f"{path}: {key} has type {array.dtype}, expected numbers; correct it")
+    return array.astype(np.float64)
+
+
+def _expect(path: Path, key: str, array: Floats, shape: tuple[int, ...]) -> None:
+    if array.shape != shape:
+        raise DataError(
+            f"{path}: {key} has shape {array.shape}, expected {shape}; "
+            f"coords, energies and forces must describe the same frames and atoms"
+        )

@@ -1,0 +1,189 @@
+"""Reading labelled structures: extended XYZ first, anything ASE reads, and rMD17 npz files."""
+
+from __future__ import annotations
+
+import glob
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import ase.io
+from ase import Atoms
+from ase.io.formats import UnknownFileTypeError, filetype
+from ase.utils import string2index
+
+from bayrace.data.check import check_frame
+from bayrace.data.frame import (
+    DEFAULT_TYPE,
+    DataError,
+    Frame,
+    LabelKeys,
+    elements_of,
+    frame_from_atoms,
+    frame_to_atoms,
+    isolated_energies,
+    label_names,
+    split_isolated,
+)
+from bayrace.data.npz import read_npz
+from bayrace.data.xyz import check_xyz
+
+__all__ = [
+    "DEFAULT_TYPE",
+    "DataError",
+    "Frame",
+    "LabelKeys",
+    "elements_of",
+    "frame_from_atoms",
+    "frame_to_atoms",
+    "isolated_energies",
+    "read_frames",
+    "split_isolated",
+]
+
+Paths = str | Path | Sequence[str | Path]
+
+
+def read_frames(
+    paths: Paths,
+    *,
+    keys: LabelKeys,
+    config_weights: Mapping[str, float],
+    require_labels: bool = True,
+    check: bool = True,
+) -> list[Frame]:
+    """Read the frames of files, globs and `file.xyz@:100` selections, in that order.
+
+    A frame weighs `config_weights[config_type]`, or 1. A configured label key that no frame has is
+    refused unless `require_labels` is off (structures to predict). With `check`, unusable frames
+    (nan, overlapping atoms, degenerate cells) are refused.
+    """
+    frames: list[Frame] = []
+    present: set[str] = set()
+    whole_files = 0
+    for path, selection in _expand(paths):
+        if path.suffix == ".npz":
+            found = read_npz(path)
+            frames += found if selection is None else _select(found, selection)
+            continue
+        whole_files += 1
+        for index, atoms in _read_ase(path, selection):
+            present |= label_names(atoms)
+            frames.append(frame_from_atoms(atoms, keys=keys, source=str(path), index=index))
+    if require_labels and whole_files:
+        _require_keys(paths, keys, present)
+    weighted = [_weigh(frame, config_weights) for frame in frames]
+    if check:
+        for frame in weighted:
+            check_frame(frame)
+    return weighted
+
+
+def _weigh(frame: Frame, config_weights: Mapping[str, float]) -> Frame:
+    weight = float(config_weights.get(frame.config_type, 1.0))
+    return frame if weight == frame.weight else replace(frame, weight=weight)
+
+
+def _require_keys(paths: Paths, keys: LabelKeys, present: set[str]) -> None:
+    for key in keys.configured():
+        if key not in present:
+            shown = ", ".join(sorted(present)) or "none"
+            raise DataError(
+                f"{_shown(paths)}: no frame has the label {key!r}; present: {shown}; "
+                f"set the key to one of these, or leave it out to use ASE's own names"
+            )
+
+
+def _shown(paths: Paths) -> str:
+    return str(paths) if isinstance(paths, str | Path) else ", ".join(str(path) for path in paths)
+
+
+def _expand(paths: Paths) -> Iterator[tuple[Path, slice | int | None]]:
+    """Files and their selections; a name that exists is taken literally, whatever its letters."""
+    for item in [paths] if isinstance(paths, str | Path) else paths:
+        name, selection = _split_selection(str(item))
+        if Path(name).exists():
+            yield Path(name), selection
+        elif re.search(r"[*?\[]", name):
+            matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - absolute patterns
+            if not matches:
+                raise DataError(f"{name}: no file matches this pattern; correct it or the folder")
+            yield from ((Path(match), selection) for match in matches)
+        else:
+            raise DataError(f"{name}: no such file; the current folder is {Path.cwd()}")
+
+
+def _split_selection(name: str) -> tuple[str, slice | int | None]:
+    """Split ASE's `file.xyz@10:20` into the file and its selection."""
+    if Path(name).exists() or "@" not in Path(name).name:
+        return name, None
+    stem, _, text = name.rpartition("@")
+    try:
+        selection = string2index(text)
+    except ValueError:
+        selection = text
+    if not isinstance(selection, slice | int):
+        raise DataError(f"{name}: cannot select frames by {text!r}; write {stem}@:100 or {stem}@5")
+    return stem, selection
+
+
+def _select(frames: list[Frame], selection: slice | int) -> list[Frame]:
+    if isinstance(selection, slice):
+        return frames[selection]
+    if not -len(frames) <= selection < len(frames):
+        source = frames[0].source if frames else "file"
+        raise DataError(f"{source}: no frame {selection}; it has {len(frames)} frames")
+    return [frames[selection]]
+
+
+def _read_ase(path: Path, selection: slice | int | None) -> Iterator[tuple[int, Atoms]]:
+    """Yield frames with their number in the file; a negative selection needs the whole file."""
+    kind = _file_type(path)
+    if kind in {"xyz", "extxyz"}:
+        frames = check_xyz(path)
+        places: Iterable[int] = _places(path, selection, frames)
+        chosen = slice(None) if selection is None else selection
+        yield from _iterate(path, kind, chosen, places)
+        return
+    everything = list(_iterate(path, kind, slice(None), range(sys.maxsize)))
+    yield from (everything[place] for place in _places(path, selection, len(everything)))
+
+
+def _places(path: Path, selection: slice | int | None, total: int) -> range | list[int]:
+    if selection is None:
+        return range(total)
+    if isinstance(selection, slice):
+        return range(*selection.indices(total))
+    if not -total <= selection < total:
+        raise DataError(f"{path}: no frame {selection}; it has {total} frames")
+    return [selection % total]
+
+
+def _iterate(
+    path: Path, kind: str, selection: slice | int, places: Iterable[int]
+) -> Iterator[tuple[int, Atoms]]:
+    images = ase.io.iread(str(path), index=selection, format=kind, do_not_split_by_at_sign=True)
+    for place in places:
+        try:
+            atoms = next(images)
+        except StopIteration:
+            return
+        except Exception as error:  # ASE's readers raise anything, from KeyError to their own
+            raise DataError(
+                f"{path}, frame {place}: cannot be read as {kind} ({error}); "
+                f"the frame may be truncated or badly formatted: repair or remove it"
+            ) from error
+        yield place, atoms
+
+
+def _file_type(path: Path) -> str:
+    if path.is_file() and path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty; write it again or leave it out")
+    try:
+        return str(filetype(str(path)))
+    except UnknownFileTypeError as error:
+        raise DataError(
+            f"{path}: ASE does not know this file type ({error}); convert it to extended XYZ"
+        ) from error
