@@ -1,0 +1,51 @@
+# make demo    train, evaluate and draw a small potential (in demo-output/)
+# make test    the test suite
+# make lint    ruff, mypy and the import contracts
+# make clean   remove caches and outputs; distclean removes .venv too
+#
+# The first target that needs it makes .venv and installs bayrace there.
+# A CPU-only torch on Linux:  make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+TORCH_INDEX ?=
+WORKERS ?= 2
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+STAMPS := .venv/.stamps
+
+.PHONY: demo test lint clean distclean
+.DELETE_ON_ERROR:
+
+demo: $(STAMPS)/run
+	$(BIN)/bayrace demo --output demo-output
+
+test: $(STAMPS)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(STAMPS)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+clean:
+	rm -rf demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv
+
+# torch first and alone: a later resolution would be free to replace its build.
+$(STAMPS)/torch: constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$(grep '^torch==' constraints.txt)"
+	mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/run: $(STAMPS)/torch pyproject.toml
+	$(PIP) -c constraints.txt -e .
+	touch $@
+
+$(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
+	$(PIP) -c constraints.txt -e '.[dev]'
+	touch $@ $(STAMPS)/run
