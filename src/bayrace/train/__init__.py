@@ -1,0 +1,1 @@
+"""Training: optimisers, schedules, checkpoints and the loop that uses them."""

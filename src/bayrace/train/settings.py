@@ -1,0 +1,111 @@
+"""What a training run is told, and what it tells its observers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from bayrace.train.optim import OptimiserSettings
+from bayrace.train.schedule import Schedule
+
+MONITORS = (
+    "loss",
+    "energy_mae",
+    "energy_rmse",
+    "energy_mae_per_atom",
+    "energy_rmse_per_atom",
+    "forces_mae",
+    "forces_rmse",
+    "stress_mae",
+    "stress_rmse",
+)
+"""Validation metrics; energies in meV, per atom in meV/atom, forces in meV/Å, stress in meV/Å³."""
+
+_FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device"})
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """One training run. A resumed run may change its lengths, checkpoint interval and device."""
+
+    optimiser: OptimiserSettings
+    schedule: Schedule
+    batch_size: int  # structures
+    valid_batch_size: int  # structures
+    max_epochs: int
+    max_time: float | None  # seconds of the whole run, resumed parts included
+    clip: float | None  # largest global norm of the gradient
+    ema: float | None  # decay of the moving average of the parameters
+    valid_every: int  # epochs
+    early_stopping: int | None  # validations without improvement
+    improvement: float  # relative change of the monitor that counts, for early stopping
+    monitor: str  # one of MONITORS
+    stress: bool  # whether stress is predicted and trained
+    checkpoint_every: float  # seconds between checkpoints within an epoch
+    seed: int  # of the initial parameters and the order of the batches
+    dtype: str  # "float32" or "float64"
+    device: str
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "valid_batch_size", "max_epochs", "valid_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+        for name in ("max_time", "clip", "early_stopping"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name}={value}: must be positive, or None for no limit")
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise ValueError(f"ema={self.ema}: the decay must be in [0, 1), or None for no average")
+        if self.monitor not in MONITORS:
+            raise ValueError(f"monitor={self.monitor!r} is unknown; use one of {MONITORS}")
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype={self.dtype!r}: use 'float32' or 'float64'")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The type of parameters and positions."""
+        return torch.float64 if self.dtype == "float64" else torch.float32
+
+    def binding(self) -> dict[str, Any]:
+        """The settings that a resumed run must share, JSON-able."""
+        values = {name: value for name, value in asdict(self).items() if name not in _FREE}
+        values["optimiser"]["betas"] = list(self.optimiser.betas)
+        values["schedule"]["name"] = type(self.schedule).__name__
+        return values
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """After one optimiser step."""
+
+    epoch: int  # the current one, from 1
+    max_epochs: int
+    batch: int  # finished batches of this epoch
+    steps_per_epoch: int
+    step: int  # finished steps of the run
+    loss: float
+    parts: dict[str, float] = field(hash=False)
+    gradient_norm: float  # before clipping
+    learning_rate: float
+    elapsed: float  # seconds of the run, resumed parts included
+    eta: float  # seconds, estimated
+
+
+@dataclass(frozen=True)
+class ValidEvent:
+    """After one validation, with the averaged parameters if there are any."""
+
+    epoch: int  # the one just trained, from 1
+    step: int
+    metrics: dict[str, float] = field(hash=False)  # see MONITORS, and `loss_<part>`
+    train: dict[str, float] = field(hash=False)  # mean loss and parts over the epoch's steps
+    monitor: float
+    best: float  # of the monitor so far
+    improved: bool
+    learning_rate: float
+    elapsed: float
+
+
+Event = StepEvent | ValidEvent

@@ -1,0 +1,145 @@
+"""A small real training run, as functions for the tests and as a script they can kill.
+
+python runner.py FOLDER EPOCHS RESUME PAUSE: trains, sleeping PAUSE seconds after each step.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bayrace.data.cache import Dataset
+from bayrace.data.frame import Frame
+from bayrace.model.pair import PairModel
+from bayrace.train.loop import FitResult, StepEvent, TrainSettings, fit, stop_on_signals
+from bayrace.train.optim import OptimiserSettings
+from bayrace.train.schedule import Plateau
+from bayrace.types import GraphBatch, Labels, LossParts, Outputs
+
+CUTOFF = 4.0
+ELEMENTS = (1, 8)
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Mean squared errors of energies and forces; no missing labels."""
+
+    forces: float = 1.0
+
+    def loss(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> LossParts:
+        parts = {
+            "energy": (outputs.energy - labels.energy).square().mean(),
+            "forces": self.forces * (outputs.forces - labels.forces).square().mean(),
+        }
+        return LossParts(parts["energy"] + parts["forces"], parts)
+
+
+def frames(count: int, *, seed: int, source: str = "made.xyz") -> list[Frame]:
+    """Clusters of five atoms with Morse energies and forces between all pairs."""
+    random = np.random.default_rng(seed)
+    grid = 1.6 * np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 1]], dtype=float)
+    result = []
+    for index in range(count):
+        positions = grid + 0.15 * random.standard_normal((5, 3))
+        energy, forces = morse(positions)
+        result.append(
+            Frame(
+                numbers=np.array([8, 1, 1, 8, 1]),
+                positions=positions,
+                cell=np.zeros((3, 3)),
+                pbc=np.zeros(3, dtype=bool),
+                energy=energy,
+                forces=forces,
+                stress=None,
+                config_type="Default",
+                weight=1.0,
+                source=source,
+                index=index,
+            )
+        )
+    return result
+
+
+def morse(positions: np.ndarray) -> tuple[float, np.ndarray]:
+    """Energy (eV) and forces (eV/Å) of D (1 - exp(-a(r - r0)))² - D under a cutoff function."""
+    where = torch.tensor(positions, requires_grad=True)
+    first, second = torch.triu_indices(len(positions), len(positions), 1)
+    distance = (where[first] - where[second]).norm(dim=-1)
+    smooth = torch.where(distance < CUTOFF, (1 - (distance / CUTOFF) ** 2) ** 3, 0.0)
+    well = 0.5 * ((1 - torch.exp(-1.5 * (distance - 1.6))) ** 2 - 1) * smooth
+    (gradient,) = torch.autograd.grad(well.sum(), where)
+    return float(well.sum().detach()), -gradient.numpy()
+
+
+def dataset(count: int, *, seed: int) -> Dataset:
+    references = {1: 0.0, 8: 0.0}
+    return Dataset(frames(count, seed=seed), elements=ELEMENTS, cutoff=CUTOFF, references=references)
+
+
+def model() -> PairModel:
+    return PairModel(elements=ELEMENTS, cutoff=CUTOFF, functions=5)
+
+
+def settings(**changes: object) -> TrainSettings:
+    base = TrainSettings(
+        optimiser=OptimiserSettings(
+            name="amsgrad", lr=0.05, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8
+        ),
+        schedule=Plateau(factor=0.5, patience=1, threshold=1e-4, minimum=1e-6),
+        batch_size=4,
+        valid_batch_size=8,
+        max_epochs=5,
+        max_time=None,
+        clip=5.0,
+        ema=0.99,
+        valid_every=1,
+        early_stopping=None,
+        improvement=0.0,
+        monitor="loss",
+        stress=False,
+        checkpoint_every=1e9,
+        seed=3,
+        dtype="float64",
+        device="cpu",
+    )
+    return replace(base, **changes)
+
+
+def train(folder: Path, *, pause: float = 0.0, resume: bool = False, **changes: object) -> FitResult:
+    """Twenty training frames, six for validation; a dot on stdout after each step if paused."""
+
+    def observer(event: object) -> None:
+        if pause and isinstance(event, StepEvent):
+            sys.stdout.write(f"{event.step}\n")
+            sys.stdout.flush()
+            time.sleep(pause)
+
+    with stop_on_signals() as stop:
+        return fit(
+            model(),
+            lambda epoch: Squares(),
+            dataset(20, seed=0),
+            dataset(6, seed=1),
+            settings=settings(**changes),
+            folder=folder,
+            resume=resume,
+            observer=observer,
+            stop=stop,
+        )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    result = train(
+        Path(sys.argv[1]),
+        max_epochs=int(sys.argv[2]),
+        resume=sys.argv[3] == "resume",
+        pause=float(sys.argv[4]),
+        checkpoint_every=0.0,
+    )
+    sys.stdout.write(f"ended: {result.reason}\n")
