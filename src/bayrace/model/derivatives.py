@@ -33,26 +33,39 @@ def evaluate(
 
     if not stress:
 
-        def energy_at(positions: Tensor) -> tuple[Tensor, Heads]:
+        def energy_at(positions: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             heads = model.energy(params, replace(batch, positions=positions))
-            return heads.energy.sum(), heads
+            return heads.energy.sum(), _present(heads)
 
-        gradient, heads = torch.func.grad(energy_at, has_aux=True)(batch.positions)
-        return _outputs(heads, -gradient, None)
+        gradient, present = torch.func.grad(energy_at, has_aux=True)(batch.positions)
+        return _outputs(_ABSENT._replace(**present), -gradient, None)
 
-    def energy_under(positions: Tensor, strain: Tensor) -> tuple[Tensor, Heads]:
+    def energy_under(positions: Tensor, strain: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         symmetric = (strain + strain.mT) / 2
         moved = torch.einsum("ni,nij->nj", positions, symmetric[batch.owner])
         deformed = replace(
             batch, positions=positions + moved, cell=batch.cell + batch.cell @ symmetric
         )
         heads = model.energy(params, deformed)
-        return heads.energy.sum(), heads
+        return heads.energy.sum(), _present(heads)
 
     differentiate = torch.func.grad(energy_under, argnums=(0, 1), has_aux=True)
-    (gradient, virial), heads = differentiate(batch.positions, torch.zeros_like(batch.cell))
-    tensor = virial / batch.volume[:, None, None]
-    return _outputs(heads, -gradient, tensor[:, _ROW, _COLUMN])
+    (gradient, virial), present = differentiate(batch.positions, torch.zeros_like(batch.cell))
+    missing = batch.volume.isnan()
+    volume = torch.where(missing, torch.ones_like(batch.volume), batch.volume)  # nan * 0 is nan
+    tensor = (virial / volume[:, None, None])[:, _ROW, _COLUMN]
+    nowhere = torch.full_like(tensor, torch.nan)
+    return _outputs(
+        _ABSENT._replace(**present), -gradient, torch.where(missing[:, None], nowhere, tensor)
+    )
+
+
+_ABSENT = Heads(torch.empty(0), torch.empty(0), None, None, None)
+
+
+def _present(heads: Heads) -> dict[str, Tensor]:
+    """The heads that are there; torch.func carries only tensors."""
+    return {name: value for name, value in heads._asdict().items() if value is not None}
 
 
 def _outputs(heads: Heads, forces: Tensor, stress: Tensor | None) -> Outputs:
