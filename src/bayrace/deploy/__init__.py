@@ -1,0 +1,1 @@
+"""Thin wrappers that let simulation codes use a Potential."""

@@ -1,0 +1,155 @@
+"""ASE calculator: energies, forces and stress with their uncertainties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ase import Atoms
+from ase.calculators.calculator import Calculator as AseCalculator
+from ase.calculators.calculator import PropertyNotImplementedError, all_changes
+from ase.outputs import Properties, all_outputs
+
+from bayrace.deploy.verlet import Geometry, VerletList
+from bayrace.potential import Potential
+from bayrace.predict import predict
+from bayrace.types import Prediction, Uncertain, standard_deviation
+
+_QUANTITIES = ("energy", "forces", "stress")
+_KINDS = ("uncertainty", "aleatoric", "epistemic")
+
+
+class Calculator(AseCalculator):
+    """Use a potential in ASE: `atoms.calc = bayrace.Calculator("model.bayrace")`.
+
+    Results, in eV, Å, eV/Å and eV/Å³: `energy`, `free_energy` (the same), `energies` (n,),
+    `forces` (n, 3), and for cells periodic in all directions `stress` (6,) in Voigt order.
+
+    With `uncertainty=True` they also carry, for each of energy, forces and stress,
+    `*_uncertainty` (total), `*_aleatoric` (noise) and `*_epistemic` (disagreement of the
+    posterior's members). All of these are STANDARD DEVIATIONS of the shape of the quantity and in
+    its unit. `forces_covariance` (n, 3, 3), (eV/Å)², is the total COVARIANCE of each atom's force.
+    A potential without noise heads has zero aleatoric, one with a single member zero epistemic
+    uncertainty: zero there means "not modelled", not "exact".
+
+    `potential` is a file or a Potential. `device="auto"` loads a file to a CUDA device if there is
+    one, else to the CPU, and leaves a Potential where it is. `dtype` is "float32", "float64" or
+    None for that of the potential. `skin` (Å) widens the neighbour list so that it can be reused
+    until atoms have moved half of it; it changes the speed, never the results.
+    """
+
+    implemented_properties = [  # noqa: RUF012 - ASE declares it so
+        *("energy", "free_energy", "energies", "forces", "stress", "forces_covariance"),
+        *(f"{quantity}_{kind}" for quantity in _QUANTITIES for kind in _KINDS),
+    ]
+
+    def __init__(
+        self,
+        potential: str | Path | Potential,
+        *,
+        device: str | torch.device = "auto",
+        dtype: str | torch.dtype | None = None,
+        skin: float = 0.5,
+        uncertainty: bool = True,
+        **keywords: Any,
+    ) -> None:
+        super().__init__(**keywords)  # type: ignore[no-untyped-call]
+        if isinstance(potential, Potential):
+            where = None if str(device) == "auto" else device
+            self.potential = potential.to(device=where, dtype=dtype)
+        else:
+            self.potential = Potential.load(potential, device=device, dtype=dtype)
+        self.uncertainty = uncertainty
+        self.neighbours = VerletList(
+            elements=self.potential.elements,
+            cutoff=self.potential.model.cutoff,
+            skin=skin,
+            device=self.potential.device,
+        )
+
+    def calculate(
+        self,
+        atoms: Atoms | None = None,
+        properties: Sequence[str] = ("energy",),
+        system_changes: Sequence[str] = all_changes,
+    ) -> None:
+        """Fill `results` with everything the potential says of `atoms`."""
+        super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
+        structure = self.atoms if atoms is None else atoms
+        if structure is None:
+            raise ValueError("calculate() without atoms; pass the structure to compute")
+        stress = bool(structure.pbc.all())
+        self._refuse(properties, structure)
+        prediction = predict(
+            self.potential.model,
+            self.potential.members,
+            self.neighbours.graph(_geometry(structure), dtype=self.potential.dtype),
+            references=self.potential.references,
+            lambdas=self.potential.lambdas,
+            stress=stress,
+            with_noise=self.uncertainty,
+        )
+        self.results = _means(prediction)
+        if self.uncertainty:
+            self.results |= _uncertainties(prediction)
+
+    def export_properties(self) -> Properties:
+        """Results that ASE has a definition for; it refuses all others."""
+        known = {name: value for name, value in self.results.items() if name in all_outputs}
+        return Properties(known)
+
+    def _refuse(self, properties: Sequence[str], atoms: Atoms) -> None:
+        for name in properties:
+            if name.startswith("stress") and not atoms.pbc.all():
+                raise PropertyNotImplementedError(
+                    f"{name} needs a cell periodic in all three directions, but "
+                    f"pbc={atoms.pbc.tolist()}; set atoms.pbc = True for a bulk system"
+                )
+            if name.endswith((*_KINDS, "covariance")) and not self.uncertainty:
+                raise PropertyNotImplementedError(
+                    f"{name} was switched off; make the Calculator with uncertainty=True"
+                )
+
+
+def _geometry(atoms: Atoms) -> Geometry:
+    return Geometry(
+        numbers=atoms.numbers.astype(np.int64),
+        positions=atoms.positions.astype(np.float64),
+        cell=np.array(atoms.cell, dtype=np.float64),
+        pbc=np.array(atoms.pbc, dtype=np.bool_),
+    )
+
+
+def _means(prediction: Prediction) -> dict[str, Any]:
+    energy = float(prediction.energy.mean[0])
+    results = {
+        "energy": energy,
+        "free_energy": energy,
+        "energies": _array(prediction.atomic_energy),
+        "forces": _array(prediction.forces.mean),
+    }
+    if prediction.stress is not None:
+        results["stress"] = _array(prediction.stress.mean[0])
+    return results
+
+
+def _uncertainties(prediction: Prediction) -> dict[str, Any]:
+    """Standard deviations by name, and the force covariance."""
+    results: dict[str, Any] = {"forces_covariance": _array(prediction.forces.total)}
+    for quantity in _QUANTITIES:
+        value: Uncertain | None = getattr(prediction, quantity)
+        if value is None:
+            continue
+        for kind, variance in zip(
+            _KINDS, (value.total, value.aleatoric, value.epistemic), strict=True
+        ):
+            spread = standard_deviation(variance, like=value.mean)
+            results[f"{quantity}_{kind}"] = _array(spread if quantity == "forces" else spread[0])
+    return {name: float(v) if np.ndim(v) == 0 else v for name, v in results.items()}
+
+
+def _array(value: torch.Tensor) -> Any:
+    return value.numpy(force=True)

@@ -1,0 +1,1 @@
+"""How good predictions are: accuracy of the means, quality of the uncertainties."""

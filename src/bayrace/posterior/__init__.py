@@ -1,0 +1,1 @@
+"""Distributions over weights, one algorithm per file."""
