@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from bayrace.nn.irreps import Irrep, clebsch_gordan
+from bayrace.nn.tables import constant
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class SelfProduct:
 
     def __call__(self, x: Tensor) -> dict[Irrep, Tensor]:
         """From x (N, M, C) to {irrep: (N, 2l + 1, couplings · C)}."""
-        first, second, table = _table(self, x.dtype, x.device)
+        first, second, table = constant(self, x, lambda dtype, device: _table(self, dtype, device))
         rows = table @ (x[:, first] * x[:, second])  # (N, rows, C)
         result, start = {}, 0
         for target in self.outputs:
@@ -46,7 +46,6 @@ class SelfProduct:
         return result
 
 
-@lru_cache(maxsize=None)
 def _table(
     product: SelfProduct, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,11 +10,12 @@ Stress is handled in Mandel order (xx, yy, zz, √2 yz, √2 xz, √2 xy), where
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from bayrace.nn.tables import constant
 
 CovarianceForm = Literal["equivariant", "cholesky"]
 
@@ -82,7 +83,7 @@ def covariance_from_mandel(matrix: Tensor) -> Tensor:
 
 def _log_matrix(numbers: Tensor) -> Tensor:
     """K = kI + anisotropic part, with k clamped and the rest softly limited."""
-    basis = _basis(numbers.shape[-1], numbers.dtype, numbers.device)
+    basis = _basis(numbers)
     level = clamp_log_variance(numbers[..., 0])
     rest = numbers[..., 1:]
     size = (rest.square().sum(-1, keepdim=True) + 1e-12).sqrt()
@@ -115,11 +116,10 @@ def _mandel_factor(like: Tensor) -> Tensor:
     return torch.tensor([1, 1, 1, root, root, root], dtype=like.dtype, device=like.device)
 
 
-@lru_cache(maxsize=None)
-def _basis(count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def _basis(numbers: Tensor) -> Tensor:
     """Symmetric matrices that the numbers after the first multiply."""
-    table = _quadrupole_basis() if count == FORCES_NUMBERS else _stress_basis()
-    return table.to(dtype=dtype, device=device)
+    build = _quadrupole_basis if numbers.shape[-1] == FORCES_NUMBERS else _stress_basis
+    return constant(build, numbers, lambda dtype, device: build().to(dtype=dtype, device=device))
 
 
 def _quadrupole_basis() -> Tensor:
