@@ -9,7 +9,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])\s*", re.IGNORECASE)
 
 
-def parse_duration(value: str | float) -> float:
+def parse_duration(value: object) -> float:
     """Seconds meant by a number of seconds or by text such as "30m" or "1h30m"."""
     seconds = _seconds(value)
     if seconds is None or not math.isfinite(seconds) or seconds <= 0:
@@ -33,11 +33,11 @@ def format_duration(seconds: float) -> str:
     return f"{minutes}m{second:02d}s" if minutes else f"{second}s"
 
 
-def _seconds(value: str | float) -> float | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, int | float):
+def _seconds(value: object) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
+    if not isinstance(value, str):
+        return None
     text = value.strip()
     try:
         return float(text)

@@ -18,7 +18,7 @@ _SYNONYMS = {
     "batch": "train.batch_size",
     "optimizer": "train.optimiser",
     "scheduler": "train.schedule",
-    "early_stopping": "train.patience",
+    "patience": "train.early_stopping",
     "ema_decay": "train.ema",
     "clip_grad": "train.clip",
     "max_grad_norm": "train.clip",

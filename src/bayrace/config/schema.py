@@ -58,10 +58,6 @@ def _references(value: Any) -> Any:
     return value
 
 
-def _seconds(value: Any) -> Any:
-    return None if value is None else parse_duration(value)
-
-
 Paths = Annotated[tuple[str, ...], BeforeValidator(_paths, json_schema_input_type=str | list[str])]
 NamedPaths = Annotated[
     dict[str, tuple[str, ...]],
@@ -77,8 +73,17 @@ References = Annotated[
     Literal["auto"] | dict[str, float],
     BeforeValidator(_references, json_schema_input_type=Literal["auto"] | dict[str, float]),
 ]
-Seconds = Annotated[
-    float | None, BeforeValidator(_seconds, json_schema_input_type=float | str | None)
+Seconds = Annotated[float, BeforeValidator(parse_duration, json_schema_input_type=float | str)]
+Monitor = Literal[
+    "loss",
+    "energy_mae",
+    "energy_rmse",
+    "energy_mae_per_atom",
+    "energy_rmse_per_atom",
+    "forces_mae",
+    "forces_rmse",
+    "stress_mae",
+    "stress_rmse",
 ]
 
 
@@ -242,23 +247,34 @@ class TrainConfig(Section):
         "reached at max_epochs or at max_time, whichever comes first.",
     )
     batch_size: int = Field(default=5, ge=1, description="Structures per step.")
+    valid_batch_size: int = Field(default=20, ge=1, description="Structures per validation batch.")
     max_epochs: int = Field(default=1000, ge=1, description="Passes over the training data.")
-    max_time: Seconds = Field(
+    max_time: Seconds | None = Field(
         default=None, description="Stop after this much training: 30m, 2h, seconds; null: never."
     )
     clip: float | None = Field(
         default=10.0, gt=0, description="Largest global norm of the gradient; null: no limit."
     )
-    ema: float = Field(
-        default=0.99, ge=0, lt=1, description="Decay of the averaged parameters; 0: no average."
+    ema: float | None = Field(
+        default=0.99, ge=0, lt=1, description="Decay of the averaged parameters; null: no average."
     )
     valid_every: int = Field(default=1, ge=1, description="Epochs between validations.")
-    patience: int | None = Field(
+    monitor: Monitor = Field(
+        default="loss", description="Validation number that decides which parameters are best."
+    )
+    early_stopping: int | None = Field(
         default=None,
         ge=1,
         description="Stop after this many validations without improvement; null: never.",
     )
-    checkpoint_every: int = Field(default=1, ge=1, description="Epochs between checkpoints.")
+    improvement: float = Field(
+        default=1e-4, ge=0, description="early_stopping: relative change that is an improvement."
+    )
+    checkpoint_every: Seconds = Field(
+        default=60.0,
+        description="Time between checkpoints within an epoch: 60 (seconds), 5m; each validation "
+        "writes one too.",
+    )
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",

@@ -1,0 +1,1 @@
+"""What a potential is worth, as numbers, figures and pages."""
