@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,8 +10,11 @@ import torch
 
 from bayrace.data.cache import Dataset
 from bayrace.model.derivatives import evaluate
+from bayrace.train import checkpoint
 from bayrace.train.optim import global_norm
-from bayrace.types import Likelihood, Model, Params
+from bayrace.train.state import TrainState
+from bayrace.train.task import Task
+from bayrace.types import Params
 
 _SHOWN = 10
 
@@ -26,57 +30,57 @@ class TrainingDiverged(RuntimeError):  # noqa: N818  it says what happened
 
 
 def diverged(
-    what: str,
+    task: Task,
+    state: TrainState,
     values: Mapping[str, float],
     *,
-    frames: tuple[str, ...],
-    alone: bool,
-    epoch: int,
-    step: int,
+    dataset: Dataset,
+    indices: Sequence[int],
     lr: float,
-    checkpoint: Path,
 ) -> TrainingDiverged:
-    """The error for `what`, with the loss `values` and the labels of the frames it came from.
+    """The error for `values` of which some are not finite, met on these frames of `dataset`.
 
-    `alone` says that each of the frames gives a non-finite value by itself.
+    It names the frames whose output, loss or gradient is not finite by itself, if there are any.
     """
+    epoch, counters, valid = state.trained_epoch(), state.counters, dataset is task.valid
+    guilty = _guilty(task, state.current if valid else state.params, epoch, dataset, indices)
+    frames = tuple(dataset.frames[index].label for index in guilty or indices)
+    broken = next(name for name, value in values.items() if not math.isfinite(value))
+    what = f"the {'validation ' if valid else ''}{broken.replace('_', ' ')}"
     numbers = ", ".join(f"{name} {value:g}" for name, value in values.items())
-    named = "; ".join(frames[:_SHOWN])
-    if len(frames) > _SHOWN:
-        named += f"; and {len(frames) - _SHOWN} more"
-    blame = "Frames that give it" if alone else "No frame gives it alone; it came with"
-    blame = f"{blame}: {named}. " if frames else ""
+    path = task.folder / checkpoint.LAST
     return TrainingDiverged(
-        f"training diverged at epoch {epoch}, step {step}: {what} is not finite ({numbers}). "
-        f"{blame}The last good checkpoint is kept at {checkpoint}. "
+        f"training diverged at epoch {epoch + 1}, step {counters.step + (not valid)}: "
+        f"{what} is not finite ({numbers}). {_blame(frames, alone=bool(guilty))}"
+        f"The last good checkpoint is kept at {path}. "
         f"Lower the learning rate (now {lr:g}), clip gradients (for example clip=10), "
         "or check these frames with `bayrace validate`",
         frames=frames,
-        step=step,
-        checkpoint=checkpoint,
+        step=counters.step,
+        checkpoint=path,
     )
 
 
-def offending_frames(
-    model: Model,
-    params: Params,
-    likelihood: Likelihood,
-    dataset: Dataset,
-    indices: Sequence[int],
-    *,
-    stress: bool,
-    dtype: torch.dtype,
-    device: str,
-) -> tuple[tuple[str, ...], bool]:
-    """Labels of the frames whose output, loss or gradient is not finite by itself, and True.
+def _blame(frames: tuple[str, ...], *, alone: bool) -> str:
+    if not frames:
+        return ""
+    named = "; ".join(frames[:_SHOWN])
+    if len(frames) > _SHOWN:
+        named += f"; and {len(frames) - _SHOWN} more"
+    return (
+        f"{'Frames that give it' if alone else 'No frame gives it alone; it came with'}: {named}. "
+    )
 
-    If there is none, the labels of all the frames and False.
-    """
+
+def _guilty(
+    task: Task, params: Params, epoch: int, dataset: Dataset, indices: Sequence[int]
+) -> list[int]:
     leaves = {name: value.detach().requires_grad_(True) for name, value in params.items()}
+    likelihood = task.likelihood_at(epoch)
     guilty = []
     for index in indices:
-        batch, labels = dataset.batch([index], dtype=dtype, device=device)
-        outputs = evaluate(model, leaves, batch, stress=stress)
+        batch, labels = task.collate(dataset, [index])
+        outputs = evaluate(task.model, leaves, batch, stress=task.settings.stress)
         total = likelihood.loss(outputs, labels, batch).total
         numbers = [total.detach(), outputs.energy.sum().detach(), outputs.forces.sum().detach()]
         if total.requires_grad:
@@ -84,5 +88,4 @@ def offending_frames(
             numbers.append(global_norm(grads))
         if not all(bool(torch.isfinite(number)) for number in numbers):
             guilty.append(index)
-    chosen = guilty or list(indices)
-    return tuple(dataset.frames[index].label for index in chosen), bool(guilty)
+    return guilty

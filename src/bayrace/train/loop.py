@@ -7,41 +7,33 @@ exception is a limit on time, which stops, and with a cosine schedule anneals, b
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from bayrace.data.cache import Dataset, epoch_batches
-from bayrace.data.split import frame_fingerprint
 from bayrace.model.derivatives import evaluate
 from bayrace.train import checkpoint, optim
+from bayrace.train import state as states
 from bayrace.train.checkpoint import CheckpointError
-from bayrace.train.diverged import TrainingDiverged, diverged, offending_frames
-from bayrace.train.schedule import learning_rate, observe, progress
+from bayrace.train.diverged import TrainingDiverged, diverged
+from bayrace.train.judge import judge
+from bayrace.train.schedule import learning_rate, progress
 from bayrace.train.settings import Event, StepEvent, TrainSettings, ValidEvent
 from bayrace.train.signals import stop_on_signals
-from bayrace.train.state import (
-    TrainState,
-    append_history,
-    cut_history,
-    fresh,
-    load_best,
-    read_history,
-    restore,
-    save_best,
-    save_last,
-)
-from bayrace.train.validate import Batches, valid_batches, validate
+from bayrace.train.state import TrainState
+from bayrace.train.task import Task
+from bayrace.train.validate import Batches, valid_batches
 from bayrace.types import GraphBatch, Labels, Likelihood, Model, Params
 
 __all__ = [
+    "CheckpointError",
     "Event",
     "FitResult",
     "StepEvent",
@@ -53,7 +45,6 @@ __all__ = [
 ]
 
 Reason = Literal["epochs", "time", "early_stopping", "interrupted"]
-Item = tuple[list[int], GraphBatch, Labels]
 
 
 @dataclass(frozen=True)
@@ -82,128 +73,145 @@ def fit(
 ) -> FitResult:
     """Train `model`, writing last.ckpt, best.ckpt and history.jsonl into `folder`.
 
-    `likelihood_at(epoch)`, epochs from 0, gives the loss; where it changes, the search for the best
-    parameters starts anew, as losses under different likelihoods do not compare. `initial` replaces
-    the model's own initial parameters. `stop` is asked before each step; True ends the run, saved.
+    `likelihood_at(epoch)`, epochs from 0, gives the loss; where it changes (by ==), the search for
+    the best parameters starts anew. `initial` replaces the model's own initial parameters. `stop`
+    is asked before each step; True ends the run, saved. `resume` continues the run in `folder`.
     """
-    run = _Run(model, likelihood_at, train, valid, settings, Path(folder), observer, stop)
+    task = Task(model, likelihood_at, train, valid, settings, Path(folder))
+    run = _Run(task, observer=observer, stop=stop)
     run.prepare(resume=resume, initial=initial)
     reason = run.loop()
     run.finish(reason)
     return run.result(reason)
 
 
+_Item = tuple[list[int], GraphBatch, Labels]
+
+
 class _Run:
-    """One call of `fit`: its arguments, its state and its clock."""
+    """One call of `fit`: its task, its state and its clock."""
+
+    state: TrainState
 
     def __init__(
-        self,
-        model: Model,
-        likelihood_at: Callable[[int], Likelihood],
-        train: Dataset,
-        valid: Dataset,
-        settings: TrainSettings,
-        folder: Path,
-        observer: Callable[[Event], None],
-        stop: Callable[[], bool],
+        self, task: Task, *, observer: Callable[[Event], None], stop: Callable[[], bool]
     ) -> None:
-        for name, dataset in (("training", train), ("validation", valid)):
-            if len(dataset) == 0:
-                raise ValueError(f"the {name} set has no frames; give it at least one")
-        self.model, self.likelihood_at, self.train, self.valid = model, likelihood_at, train, valid
-        self.settings, self.folder, self.observer, self.stop = settings, folder, observer, stop
-        self.steps_per_epoch = math.ceil(len(train) / settings.batch_size)
-        self.identity = _identity(model, likelihood_at, train, valid, settings)
-        self.valid_cache: Batches | None = None
-        self.state: TrainState
+        self.task, self.observer, self.stop = task, observer, stop
+        self.identity = task.identity()
         self.started = self.saved = time.monotonic()
-        self.first_step, self.first_elapsed, self.lr = 0, 0.0, settings.optimiser.lr
+        self.first_step, self.first_elapsed = 0, 0.0  # of this part of the run
+        self.lr = task.settings.optimiser.lr
+
+    @cached_property
+    def valid_batches(self) -> Batches:
+        """The validation set, collated when first needed."""
+        return valid_batches(self.task)
 
     def prepare(self, *, resume: bool, initial: Params | None) -> None:
         """Read last.ckpt, or start afresh and write the first one."""
-        settings, last = self.settings, self.folder / checkpoint.LAST
+        settings, folder = self.task.settings, self.task.folder
+        last = folder / checkpoint.LAST
         if not resume and last.exists():
             raise CheckpointError(
-                f"{last} exists; resume that run, or train in another folder (or delete this one)"
+                f"{last} exists; resume that run, train in another folder, or delete this one"
             )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        params = initial or self.model.init(
+        params = initial or self.task.model.init(
             settings.seed, dtype=settings.torch_dtype, device=settings.device
         )
         if resume:
-            self.state = restore(self.folder, settings, params, self.identity)
+            self.state = states.restore(folder, settings, params, self.identity)
         else:
-            self.state = fresh(settings, params)
-        cut_history(self.folder, self.state.counters)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.state = states.fresh(settings, params)
         counters = self.state.counters
+        states.cut_history(folder, counters)
         self.first_step, self.first_elapsed = counters.step, counters.elapsed
         if not resume:
             self.save()
 
     def loop(self) -> Reason:
         """Epochs until something ends them."""
-        counters = self.state.counters
-        while counters.epoch < self.settings.max_epochs:
-            if self.out_of_patience():
-                return "early_stopping"
+        counters, settings = self.state.counters, self.task.settings
+        patience = math.inf if settings.early_stopping is None else settings.early_stopping
+        while counters.stale < patience:
+            if counters.epoch >= settings.max_epochs:
+                return "epochs"
             ended = self.epoch()
             if ended:
                 return ended
-        return "early_stopping" if self.out_of_patience() else "epochs"
+        return "early_stopping"
 
     def epoch(self) -> Reason | None:
         """The rest of the current epoch, and its validation if one is due."""
-        counters, settings = self.state.counters, self.settings
-        likelihood = self.likelihood_at(counters.epoch)
+        counters, settings = self.state.counters, self.task.settings
+        likelihood = self.task.likelihood_at(counters.epoch)
         batches = self.batches()
         item = next(batches, None)
         while item is not None:
             if self.stop():
                 return "interrupted"
-            if self.out_of_time():
+            budget = self.budget()
+            if budget is not None and self.elapsed() >= budget:
                 return "time"
             item = self.step(item, batches, likelihood)
-            if time.monotonic() - self.saved >= settings.checkpoint_every and item is not None:
+            if item is not None and self.checkpoint_due():
                 self.save()
-        due = (counters.epoch + 1) % settings.valid_every == 0
-        self.close_epoch(valid=due or counters.epoch + 1 == settings.max_epochs)
+        finished = counters.epoch + 1
+        valid = finished % settings.valid_every == 0 or finished == settings.max_epochs
+        self.record(valid=valid)
+        counters.epoch, counters.batch, counters.totals = finished, 0, {}
+        if valid or self.checkpoint_due():
+            self.save()
         return None
 
-    def batches(self) -> Iterator[Item]:
+    def batches(self) -> Iterator[_Item]:
         """The batches of the current epoch that are still to do."""
-        counters, settings = self.state.counters, self.settings
+        counters, settings = self.state.counters, self.task.settings
         order = epoch_batches(
-            len(self.train),
+            len(self.task.train),
             settings.batch_size,
             seed=settings.seed,
             epoch=counters.epoch,
             shuffle=True,
         )
         for indices in order[counters.batch :]:
-            yield (
-                indices,
-                *self.train.batch(indices, dtype=settings.torch_dtype, device=settings.device),
-            )
+            yield indices, *self.task.collate(self.task.train, indices)
 
-    def step(self, item: Item, batches: Iterator[Item], likelihood: Likelihood) -> Item | None:
+    def step(self, item: _Item, batches: Iterator[_Item], likelihood: Likelihood) -> _Item | None:
         """One optimiser step; returns the next batch, collated while a GPU would be busy."""
-        settings, state, counters = self.settings, self.state, self.state.counters
+        task, state, counters = self.task, self.state, self.state.counters
         indices, batch, labels = item
-        outputs = evaluate(self.model, state.params, batch, stress=settings.stress)
+        outputs = evaluate(task.model, state.params, batch, stress=task.settings.stress)
         loss = likelihood.loss(outputs, labels, batch)
-        leaves = tuple(state.params.values())
-        grads = torch.autograd.grad(loss.total, leaves, materialize_grads=True)
-        norm = (
-            optim.global_norm(grads)
-            if settings.clip is None
-            else optim.clip(grads, maximum=settings.clip)
+        grads = torch.autograd.grad(
+            loss.total, tuple(state.params.values()), materialize_grads=True
         )
+        limit = task.settings.clip
+        norm = optim.global_norm(grads) if limit is None else optim.clip(grads, maximum=limit)
         upcoming = next(batches, None)
-        values = torch.stack([loss.total, norm, *loss.parts.values()]).detach().tolist()
+        values = torch.stack([loss.total, norm, *loss.parts.values()]).tolist()  # the one wait
         named = dict(zip(("loss", "gradient_norm", *loss.parts), values, strict=True))
         if not (math.isfinite(values[0]) and math.isfinite(values[1])):
-            raise self.failure(named, indices, likelihood)
-        self.lr = self.rate()
+            raise diverged(task, state, named, dataset=task.train, indices=indices, lr=self.lr)
+        self.update(grads)
+        for name, value in named.items():
+            counters.totals[name] = counters.totals.get(name, 0.0) + value
+        self.observer(self.step_event(named))
+        return upcoming
+
+    def update(self, grads: tuple[torch.Tensor, ...]) -> None:
+        """Move the parameters and their average."""
+        settings, state, counters = self.task.settings, self.state, self.state.counters
+        done = progress(
+            step=counters.step,
+            total_steps=self.task.total_steps,
+            elapsed=self.elapsed(),
+            max_time=self.budget(),
+        )
+        peak = settings.optimiser.lr
+        self.lr = learning_rate(
+            settings.schedule, state.schedule, peak=peak, step=counters.step, progress=done
+        )
         optim.step(settings.optimiser, state.params, grads, state.optimiser, lr=self.lr)
         if settings.ema is not None and state.average is not None:
             optim.update_average(
@@ -211,116 +219,20 @@ class _Run:
             )
         counters.step += 1
         counters.batch += 1
-        for name, value in named.items():
-            counters.totals[name] = counters.totals.get(name, 0.0) + value
-        self.tell_step(named)
-        return upcoming
-
-    def rate(self) -> float:
-        """The learning rate of the next step."""
-        settings, counters = self.settings, self.state.counters
-        done = progress(
-            step=counters.step,
-            total_steps=self.steps_per_epoch * settings.max_epochs,
-            elapsed=self.elapsed(),
-            max_time=self.budget(),
-        )
-        return learning_rate(
-            settings.schedule,
-            self.state.schedule,
-            peak=settings.optimiser.lr,
-            step=counters.step,
-            progress=done,
-        )
-
-    def close_epoch(self, *, valid: bool) -> None:
-        """Write the epoch's line, validated if due, and a checkpoint."""
-        counters = self.state.counters
-        self.record(valid=valid)
-        counters.epoch, counters.batch, counters.totals = counters.epoch + 1, 0, {}
-        if valid or time.monotonic() - self.saved >= self.settings.checkpoint_every:
-            self.save()
 
     def record(self, *, valid: bool) -> None:
         """Add the epoch so far to the history, with a validation if asked."""
-        counters = self.state.counters
-        train = {k: v / max(counters.batch, 1) for k, v in counters.totals.items()}
-        line: dict[str, Any] = {"epoch": self.trained_epoch() + 1, "step": counters.step}
+        task, state, counters = self.task, self.state, self.state.counters
+        train = {name: total / max(counters.batch, 1) for name, total in counters.totals.items()}
+        line: dict[str, Any] = {"epoch": state.trained_epoch() + 1, "step": counters.step}
         line |= {"learning_rate": self.lr, "train": train}
         if valid:
-            event = self.validation(train)
+            elapsed = self.elapsed()
+            event = judge(task, state, self.valid_batches, train=train, lr=self.lr, elapsed=elapsed)
             line |= {"valid": event.metrics, "improved": event.improved}
             self.observer(event)
         line["elapsed"] = round(self.elapsed(), 3)
-        append_history(self.folder, line, counters)
-
-    def validation(self, train: dict[str, float]) -> ValidEvent:
-        """Validate, keep the parameters if they are the best, and inform the schedule."""
-        state, counters, settings = self.state, self.state.counters, self.settings
-        begin = time.monotonic()
-        epoch = self.trained_epoch()
-        likelihood = self.likelihood_at(epoch)
-        if counters.validated >= 0 and likelihood != self.likelihood_at(counters.valid_epoch):
-            counters.best, counters.reference, counters.stale = None, None, 0
-            state.schedule = replace(state.schedule, best=None, stale=0)
-        metrics = self.measure(likelihood)
-        value = metrics[settings.monitor]
-        improved = counters.best is None or value < counters.best
-        if improved:
-            counters.best, counters.best_epoch = value, epoch + 1
-            save_best(self.folder, state.current, metrics, counters)
-        self.update_patience(value)
-        state.schedule = observe(settings.schedule, state.schedule, value)
-        counters.validated, counters.valid_epoch = counters.step, epoch
-        counters.valid_seconds = time.monotonic() - begin
-        assert counters.best is not None
-        return ValidEvent(
-            epoch=epoch + 1,
-            step=counters.step,
-            metrics=metrics,
-            train=train,
-            monitor=value,
-            best=counters.best,
-            improved=improved,
-            learning_rate=self.lr,
-            elapsed=self.elapsed(),
-        )
-
-    def measure(self, likelihood: Likelihood) -> dict[str, float]:
-        """Metrics of the current parameters; an error if the monitored one has no value."""
-        settings = self.settings
-        if self.valid_cache is None:
-            self.valid_cache = valid_batches(
-                self.valid,
-                batch_size=settings.valid_batch_size,
-                dtype=settings.torch_dtype,
-                device=settings.device,
-            )
-        metrics = validate(
-            self.model, self.state.current, likelihood, self.valid_cache, stress=settings.stress
-        )
-        if settings.monitor not in metrics:
-            raise ValueError(
-                f"monitor={settings.monitor!r}: no validation frame has such a label; "
-                f"monitor one of {', '.join(sorted(metrics))}"
-            )
-        if not all(math.isfinite(value) for value in metrics.values()):
-            raise self.failure(metrics, list(range(len(self.valid))), likelihood, valid=True)
-        return metrics
-
-    def update_patience(self, value: float) -> None:
-        """Count validations without a sufficient improvement."""
-        counters, settings = self.state.counters, self.settings
-        reference = counters.reference
-        if reference is None or value < reference - settings.improvement * abs(reference):
-            counters.reference, counters.stale = value, 0
-        else:
-            counters.stale += 1
-
-    def trained_epoch(self) -> int:
-        """The epoch of the last step, from 0."""
-        counters = self.state.counters
-        return counters.epoch if counters.batch else max(counters.epoch - 1, 0)
+        states.append_history(task.folder, line, counters)
 
     def elapsed(self) -> float:
         """Seconds of the run, earlier parts included."""
@@ -328,74 +240,38 @@ class _Run:
 
     def budget(self) -> float | None:
         """Seconds for training: the limit less what the last validation will take."""
-        limit = self.settings.max_time
+        limit = self.task.settings.max_time
         if limit is None:
             return None
         return limit - min(self.state.counters.valid_seconds, limit / 10)
 
-    def out_of_time(self) -> bool:
-        """Whether the time for training is used up."""
-        budget = self.budget()
-        return budget is not None and self.elapsed() >= budget
-
-    def out_of_patience(self) -> bool:
-        """Whether early stopping is due."""
-        limit = self.settings.early_stopping
-        return limit is not None and self.state.counters.stale >= limit
+    def checkpoint_due(self) -> bool:
+        """Whether the last checkpoint is old enough."""
+        return time.monotonic() - self.saved >= self.task.settings.checkpoint_every
 
     def save(self) -> None:
         """Write last.ckpt, unless the parameters are broken."""
         size = float(optim.global_norm(self.state.params.values()))
         if not math.isfinite(size):
-            raise self.failure({"parameter_norm": size}, [], self.likelihood_at(0))
+            values = {"norm_of_the_parameters": size}
+            data = self.task.train
+            raise diverged(self.task, self.state, values, dataset=data, indices=(), lr=self.lr)
         self.state.counters.elapsed = self.elapsed()
-        save_last(self.folder, self.state, self.identity)
+        states.save_last(self.task.folder, self.state, self.identity)
         self.saved = time.monotonic()
 
-    def failure(
-        self,
-        values: dict[str, float],
-        indices: list[int],
-        likelihood: Likelihood,
-        *,
-        valid: bool = False,
-    ) -> TrainingDiverged:
-        """The error that names the frames behind non-finite `values`."""
-        settings, counters = self.settings, self.state.counters
-        frames, alone = offending_frames(
-            self.model,
-            self.state.current if valid else self.state.params,
-            likelihood,
-            self.valid if valid else self.train,
-            indices,
-            stress=settings.stress,
-            dtype=settings.torch_dtype,
-            device=settings.device,
-        )
-        broken = [name for name, value in values.items() if not math.isfinite(value)]
-        return diverged(
-            f"the {'validation ' if valid else ''}{broken[0].replace('_', ' ')}",
-            values,
-            frames=frames,
-            alone=alone,
-            epoch=self.trained_epoch() + 1,
-            step=counters.step,
-            lr=self.lr,
-            checkpoint=self.folder / checkpoint.LAST,
-        )
-
-    def tell_step(self, named: dict[str, float]) -> None:
-        """Report a step."""
-        counters, settings, elapsed = self.state.counters, self.settings, self.elapsed()
-        per_step = (elapsed - self.first_elapsed) / max(counters.step - self.first_step, 1)
-        eta = per_step * (self.steps_per_epoch * settings.max_epochs - counters.step)
+    def step_event(self, named: dict[str, float]) -> StepEvent:
+        """Report of a step."""
+        counters, settings, elapsed = self.state.counters, self.task.settings, self.elapsed()
+        per_step = (elapsed - self.first_elapsed) / (counters.step - self.first_step)
+        eta = per_step * (self.task.total_steps - counters.step)
         if settings.max_time is not None:
             eta = min(eta, max(settings.max_time - elapsed, 0.0))
-        event = StepEvent(
+        return StepEvent(
             epoch=counters.epoch + 1,
             max_epochs=settings.max_epochs,
             batch=counters.batch,
-            steps_per_epoch=self.steps_per_epoch,
+            steps_per_epoch=self.task.steps_per_epoch,
             step=counters.step,
             loss=named["loss"],
             parts={k: v for k, v in named.items() if k not in ("loss", "gradient_norm")},
@@ -404,7 +280,6 @@ class _Run:
             elapsed=elapsed,
             eta=eta,
         )
-        self.observer(event)
 
     def finish(self, reason: Reason) -> None:
         """Validate what has not been, unless the user is waiting, and save."""
@@ -415,39 +290,9 @@ class _Run:
 
     def result(self, reason: Reason) -> FitResult:
         """The best parameters, read back from the disk."""
-        history = read_history(self.folder)
+        history = states.read_history(self.task.folder)
         if self.state.counters.best is None:
             params = {name: value.detach().clone() for name, value in self.state.current.items()}
             return FitResult(params, history, reason, metrics={}, epoch=0)
-        params, content = load_best(self.folder, device=self.settings.device)
+        params, content = states.load_best(self.task.folder, device=self.task.settings.device)
         return FitResult(params, history, reason, content["metrics"], content["epoch"])
-
-
-def _identity(
-    model: Model,
-    likelihood_at: Callable[[int], Likelihood],
-    train: Dataset,
-    valid: Dataset,
-    settings: TrainSettings,
-) -> dict[str, Any]:
-    """What a resumed run must share with its beginning, JSON-able."""
-    described = {"model": getattr(model, "spec", model), "likelihood": likelihood_at(0)}
-    return {
-        "settings": settings.binding(),
-        "train_data": _data_identity(train),
-        "valid_data": _data_identity(valid),
-        **{key: repr(v) for key, v in described.items() if dataclasses.is_dataclass(v)},
-    }
-
-
-def _data_identity(dataset: Dataset) -> dict[str, Any]:
-    """Frames, in their order, and what was made of them."""
-    frames = hashlib.sha256()
-    for frame in dataset.frames:
-        frames.update(f"{frame_fingerprint(frame)} {frame.weight};".encode())
-    return {
-        "frames": frames.hexdigest(),
-        "elements": list(dataset.elements),
-        "cutoff": dataset.cutoff,
-        "references": {str(number): value for number, value in dataset.references.items()},
-    }

@@ -58,6 +58,11 @@ class TrainState:
         """The parameters to validate with: the average if there is one."""
         return self.params if self.average is None else self.average
 
+    def trained_epoch(self) -> int:
+        """The epoch of the last step, from 0."""
+        counters = self.counters
+        return counters.epoch if counters.batch else max(counters.epoch - 1, 0)
+
 
 def fresh(settings: TrainSettings, params: Params) -> TrainState:
     """The state of a run before its first step."""

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset, epoch_batches
+from bayrace.data.cache import epoch_batches
 from bayrace.model.derivatives import evaluate
+from bayrace.train.task import Task
 from bayrace.types import GraphBatch, Labels, Likelihood, Model, Outputs, Params
 
 Batches = Sequence[tuple[GraphBatch, Labels]]
@@ -17,12 +18,11 @@ Batches = Sequence[tuple[GraphBatch, Labels]]
 _MILLI = 1000.0  # eV to meV
 
 
-def valid_batches(
-    dataset: Dataset, *, batch_size: int, dtype: torch.dtype, device: str
-) -> list[tuple[GraphBatch, Labels]]:
-    """The whole set in file order, collated once so that validations can share it."""
-    order = epoch_batches(len(dataset), batch_size, seed=0, epoch=0, shuffle=False)
-    return [dataset.batch(indices, dtype=dtype, device=device) for indices in order]
+def valid_batches(task: Task) -> Batches:
+    """The validation set in file order, collated once so that validations can share it."""
+    size = task.settings.valid_batch_size
+    order = epoch_batches(len(task.valid), size, seed=0, epoch=0, shuffle=False)
+    return [task.collate(task.valid, indices) for indices in order]
 
 
 def validate(
