@@ -7,6 +7,7 @@ and if a readout or a later layer uses it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from bayrace.model.noise import NoiseSpec
 from bayrace.model.spec import RaceSpec
@@ -92,9 +93,7 @@ def race_layout(spec: RaceSpec) -> tuple[LayerLayout, ...]:
     return tuple(layers)
 
 
-def parameter_shapes(
-    spec: RaceSpec, layout: tuple[LayerLayout, ...]
-) -> dict[str, tuple[int, ...]]:
+def parameter_shapes(spec: RaceSpec, layout: tuple[LayerLayout, ...]) -> dict[str, tuple[int, ...]]:
     """Name and shape of every parameter, in the order in which they are drawn."""
     features, species = spec.features, len(spec.elements)
     shapes: dict[str, tuple[int, ...]] = {
@@ -113,8 +112,8 @@ def _layer_shapes(spec: RaceSpec, layer: LayerLayout, species: int) -> dict[str,
     }
     width = sum(len(group.plan.paths) * group.channels for group in layer.groups)
     sizes = (spec.radial_basis, *spec.radial_hidden, width)
-    for k, (rows, columns) in enumerate(zip(sizes[:-1], sizes[1:], strict=True)):
-        shapes[f"radial.{k}"] = (rows, columns)
+    for k, shape in enumerate(pairwise(sizes)):
+        shapes[f"radial.{k}"] = shape
     if spec.pair_radial:
         shapes["pair_gain"] = (species * species, sizes[1])
     for irrep, count in layer.convolved.items():
@@ -122,10 +121,11 @@ def _layer_shapes(spec: RaceSpec, layer: LayerLayout, species: int) -> dict[str,
         shapes[f"product.{irrep}"] = (spec.features, count, count)
         if irrep in layer.inputs:
             shapes[f"skip.{irrep}"] = (species, layer.inputs[irrep], count)
-    for irrep in layer.product.outputs if layer.product else ():
-        if couplings := len(layer.product.couplings(irrep)):
-            count = layer.outputs[irrep]
-            shapes[f"contract.{irrep}"] = (couplings * count, count)
+    if layer.product:
+        for irrep in layer.product.outputs:
+            if couplings := len(layer.product.couplings(irrep)):
+                count = layer.outputs[irrep]
+                shapes[f"contract.{irrep}"] = (couplings * count, count)
     if spec.gate and not layer.last:
         for irrep, count in layer.outputs.items():
             if irrep != SCALAR:

@@ -1,7 +1,8 @@
 """RACE: many-body message passing by restratified products (SPEC section 1).
 
 A^(t) = Linear(Conv(A^(t-1)) ⊗ a¹) + SelfInteraction(A^(t-1)), with a readout after every layer.
-Because a¹ depends on the element only, Linear(· ⊗ a¹) is one matrix per element: `contract_product`.
+Because a¹ depends on the element only, Linear(· ⊗ a¹) is one matrix per element, which
+`contract_product` builds once per step.
 """
 
 from __future__ import annotations
@@ -38,6 +39,15 @@ class Geometry(NamedTuple):
     basis: Tensor  # (P, radial_basis)
 
 
+class Known(NamedTuple):
+    """What a layer reads besides the features of the one before."""
+
+    embedding: Tensor  # A⁰ of each element, (Z, F)
+    one_body: Tensor  # a¹ of each element, (Z, F)
+    geometry: Geometry
+    batch: GraphBatch
+
+
 class Race:
     """The RACE network as a pure function of its parameters."""
 
@@ -65,24 +75,24 @@ class Race:
     def init(
         self, seed: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Params:
-        """Standard normal weights; the same for every dtype and device."""
+        """Normal weights, the same for every dtype and device."""
         generator = torch.Generator().manual_seed(seed)
-        return {
-            name: torch.randn(shape, generator=generator, dtype=torch.float64).to(
-                dtype=dtype, device=device
-            )
+        drawn = {
+            name: torch.randn(shape, generator=generator, dtype=torch.float64) * _gain(name)
             for name, shape in self.shapes.items()
         }
+        return {name: value.to(dtype=dtype, device=device) for name, value in drawn.items()}
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
         """Energy of each structure and the raw noise heads."""
         geometry = self.geometry(batch)
         one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
+        known = Known(params["embedding"], one_body, geometry, batch)
         features: Features = {}
         readouts: list[Tensor] = []
         for layer in self.layout:
             own = _scoped(params, layer.name)
-            features = self._layer(layer, own, features, params["embedding"], one_body, geometry, batch)
+            features = self._layer(layer, own, features, known)
             readouts.append(self._readout(own, features))
         return self._heads(readouts, batch)
 
@@ -90,7 +100,8 @@ class Race:
         """Radial basis of each pair and harmonics of each edge."""
         forward = batch.pair_edges[0]
         receiver, sender = batch.edges[:, forward]
-        offset = torch.einsum("pi,pij->pj", batch.shifts[forward], batch.cell[batch.owner[receiver]])
+        cell = batch.cell[batch.owner[receiver]]
+        offset = torch.einsum("pi,pij->pj", batch.shifts[forward], cell)
         vector = batch.positions[sender] - batch.positions[receiver] + offset
         distance = vector.square().sum(-1).sqrt()
         basis = bessel_basis(
@@ -112,12 +123,10 @@ class Race:
         layer: LayerLayout,
         own: Mapping[str, Tensor],
         features: Features,
-        embedding: Tensor,
-        one_body: Tensor,
-        geometry: Geometry,
-        batch: GraphBatch,
+        known: Known,
     ) -> Features:
         """One message-passing step, A^(t-1) to A^(t)."""
+        embedding, one_body, geometry, batch = known
         if layer.first:
             lifted = {SCALAR: linear(embedding, own["up.0e"])[batch.species].unsqueeze(1)}
         else:
@@ -158,7 +167,9 @@ class Race:
         start = 0
         for group in layer.groups:
             width = len(group.plan.paths) * group.channels
-            weights = radial[:, start : start + width].unflatten(1, (-1, group.channels))
+            weights = radial[:, start : start + width].reshape(
+                -1, len(group.plan.paths), group.channels
+            )
             start += width
             stacked = torch.cat([lifted[irrep] for irrep in group.plan.inputs], dim=1)
             summed = convolve(
@@ -168,9 +179,7 @@ class Race:
                 collected[irrep].append(view)
         return {irrep: torch.cat(views, dim=-1) for irrep, views in collected.items()}
 
-    def _radial(
-        self, own: Mapping[str, Tensor], geometry: Geometry, batch: GraphBatch
-    ) -> Tensor:
+    def _radial(self, own: Mapping[str, Tensor], geometry: Geometry, batch: GraphBatch) -> Tensor:
         """Radial weights of every pair, (P, Σ paths · channels)."""
         count = len(self.spec.radial_hidden) + 1
         weights = [own[f"radial.{k}"] for k in range(count)]
@@ -216,9 +225,10 @@ class Race:
         # each quadrupole is a sum of channels gated by the hidden scalars
         channels = linear(features[QUADRUPOLE], own["readout.quadrupole"])  # (N, 5, G)
         gates = linear(hidden, own["readout.gates"])
-        count = own["readout.quadrupole"].shape[-1]
-        parts = (channels * gates.unsqueeze(1)).unflatten(-1, (-1, QUADRUPOLE_CHANNELS))
-        summed = parts.sum(-1) * (1 / math.sqrt(count))  # (N, 5, quadrupoles)
+        gated = (channels * gates.unsqueeze(1)).reshape(
+            -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
+        )
+        summed = gated.sum(-1) * (1 / math.sqrt(QUADRUPOLE_CHANNELS))  # (N, 5, quadrupoles)
         return torch.cat([scalars, summed.mT.flatten(1)], dim=-1)
 
     def _heads(self, readouts: list[Tensor], batch: GraphBatch) -> Heads:
@@ -252,4 +262,13 @@ class Race:
 def _scoped(params: Params, name: str) -> dict[str, Tensor]:
     """Parameters of one layer under their own names."""
     prefix = f"{name}."
-    return {key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)
+    }
+
+
+def _gain(name: str) -> float:
+    """Initial standard deviation of a parameter: features and energies start of order 1."""
+    part = name.removeprefix(name.split(".")[0] + ".")
+    gains = {"product": 0.5, "skip": 0.7, "contract": 0.2, "readout.scalars": 0.3}
+    return next((gain for prefix, gain in gains.items() if part.startswith(prefix)), 1.0)

@@ -39,7 +39,7 @@ def covariance(numbers: Tensor, form: CovarianceForm) -> Tensor:
     """Covariance (..., d, d), d = 3 for 6 numbers and 6 for stress heads."""
     if form == "cholesky":
         return _from_factor(numbers)
-    return torch.linalg.matrix_exp(_log_matrix(numbers))
+    return _exponential(_log_matrix(numbers))
 
 
 def mahalanobis(numbers: Tensor, residual: Tensor, form: CovarianceForm) -> Tensor:
@@ -47,16 +47,16 @@ def mahalanobis(numbers: Tensor, residual: Tensor, form: CovarianceForm) -> Tens
     column = residual.unsqueeze(-1)
     if form == "cholesky":
         factor = torch.linalg.cholesky(_from_factor(numbers))
-        white = torch.linalg.solve_triangular(factor, column, upper=False)
+        white: Tensor = torch.linalg.solve_triangular(factor, column, upper=False)
         return white.square().sum((-2, -1))
-    inverse = torch.linalg.matrix_exp(-_log_matrix(numbers))
+    inverse = _exponential(-_log_matrix(numbers))
     return (column * (inverse @ column)).sum((-2, -1))
 
 
 def log_determinant(numbers: Tensor, form: CovarianceForm) -> Tensor:
     """Log det Σ, (...,)."""
     if form == "cholesky":
-        factor = torch.linalg.cholesky(_from_factor(numbers))
+        factor: Tensor = torch.linalg.cholesky(_from_factor(numbers))
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return _log_matrix(numbers).diagonal(dim1=-2, dim2=-1).sum(-1)
 
@@ -90,6 +90,12 @@ def _log_matrix(numbers: Tensor) -> Tensor:
     limited = rest * (ANISOTROPY_LIMIT * torch.tanh(size / ANISOTROPY_LIMIT) / size)
     identity = torch.eye(basis.shape[-1], dtype=numbers.dtype, device=numbers.device)
     return level[..., None, None] * identity + torch.einsum("...k,kab->...ab", limited, basis)
+
+
+def _exponential(matrix: Tensor) -> Tensor:
+    """Matrix exponential; its gradient is finite at degenerate eigenvalues, unlike that of eigh."""
+    result: Tensor = torch.linalg.matrix_exp(matrix)
+    return result
 
 
 def _from_factor(numbers: Tensor) -> Tensor:
@@ -147,9 +153,7 @@ def _stress_basis() -> Tensor:
         units[3 + k, i, j] = units[3 + k, j, i] = root
     trace = units.diagonal(dim1=-2, dim2=-1).sum(-1)
     operators = [torch.einsum("a,b->ab", trace, trace) / 3]
-    operators += [
-        torch.einsum("aij,jk,bki->ab", units, q, units) for q in _quadrupole_basis()
-    ]
+    operators += [torch.einsum("aij,jk,bki->ab", units, q, units) for q in _quadrupole_basis()]
     overlaps = torch.einsum("mij,aji->ma", _quadrupole_basis(), units)
     operators += [
         torch.einsum("a,b->ab", overlap, trace) + torch.einsum("a,b->ab", trace, overlap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ class Irrep(NamedTuple):
 
     @property
     def dim(self) -> int:
+        """Number of components."""
         return 2 * self.l + 1
 
     def __str__(self) -> str:
@@ -52,7 +53,7 @@ def parse_irreps(text: str) -> Channels:
     return {irrep: found[irrep] for irrep in sorted(found, key=lambda i: (i.l, -i.p))}
 
 
-@lru_cache(maxsize=None)
+@cache
 def clebsch_gordan(l1: int, l2: int, l3: int) -> NDArray[np.float64]:
     """Real coupling table (2l1+1, 2l2+1, 2l3+1) that maps unit-variance components to the same."""
     from e3nn.o3 import wigner_3j  # slow to import, needed only for tables

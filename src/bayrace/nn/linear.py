@@ -33,7 +33,7 @@ def species_linear(x: Tensor, weight: Tensor, counts: tuple[int, ...]) -> Tensor
         (N, D, C)
     """
     present = [index for index, count in enumerate(counts) if count]
-    parts = x.split([counts[index] for index in present])
+    parts = torch.split(x, [counts[index] for index in present])
     return torch.cat([part @ weight[index] for part, index in zip(parts, present, strict=True)])
 
 

@@ -1,4 +1,4 @@
-"""Constant tensors, made once per dtype and device, safe to ask for inside torch.func transforms."""
+"""Constant tensors, made once per dtype and device, also from inside torch.func transforms."""
 
 from __future__ import annotations
 

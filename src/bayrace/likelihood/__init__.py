@@ -1,0 +1,1 @@
+"""Losses: squared errors and Gaussian likelihoods of energies, forces and stresses."""

@@ -1,0 +1,154 @@
+"""Named starting points: three sizes of ours, and the five sets of the paper (SPEC section 1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Preset = dict[str, dict[str, Any]]
+
+
+def _both(channels: int, degrees: int) -> str:
+    """Irreps of both parities up to a degree."""
+    return "+".join(f"{channels}x{degree}{p}" for degree in range(degrees + 1) for p in "eo")
+
+
+_COMMON: dict[str, Any] = {
+    "radial_basis": 8,
+    "envelope_power": 2,
+    "readout_hidden": 64,
+    "neighbour_norm": "sqrt",
+    "activation": "identity",
+    "dtype": "float32",
+}
+
+_OURS = _COMMON | {
+    "cutoff": 5.0,
+    "l_max": 2,
+    "mean_neighbours": "auto",
+    "gate": False,
+    "self_contraction": False,
+    "pair_radial": False,
+    "normalise": True,
+}
+
+_PAPER = _COMMON | {
+    "layers": 5,
+    "radial_hidden": (64, 64, 64),
+    "gate": False,
+    "self_contraction": False,
+    "pair_radial": False,
+    "normalise": False,
+}
+
+_PAPER_TRAIN: dict[str, Any] = {
+    "optimiser": "amsgrad",
+    "lr": 0.01,
+    "schedule": "plateau",
+    "plateau_factor": 0.9,
+    "plateau_patience": 50,
+    "ema": 0.99,
+    "clip": None,
+}
+
+
+def _paper(
+    model: dict[str, Any], *, forces: float, batch: int, epochs: int, kind: str = "nll_jef"
+) -> Preset:
+    return {
+        "model": _PAPER | model,
+        "loss": {"kind": kind, "energy": 1.0, "forces": forces},
+        "train": _PAPER_TRAIN | {"batch_size": batch, "max_epochs": epochs},
+    }
+
+
+PRESETS: dict[str, Preset] = {
+    "tiny": {
+        "model": _OURS
+        | {
+            "layers": 2,
+            "hidden": "16x0e+16x1o+16x2e",
+            "features": 16,
+            "radial_hidden": (32, 32),
+        }
+    },
+    "small": {
+        "model": _OURS
+        | {
+            "layers": 3,
+            "hidden": "32x0e+32x1o+32x2e",
+            "features": 32,
+            "radial_hidden": (64, 64),
+        }
+    },
+    "medium": {
+        "model": _OURS
+        | {
+            "layers": 4,
+            "hidden": "64x0e+64x1o+64x2e",
+            "features": 64,
+            "radial_hidden": (64, 64, 64),
+        }
+    },
+    "qm9": _paper(
+        {
+            "cutoff": 5.0,
+            "mean_neighbours": 28.0,
+            "hidden": _both(64, 2),
+            "features": 128,
+            "l_max": 2,
+        },
+        forces=0.0,  # QM9 has no forces
+        batch=64,
+        epochs=2000,
+        kind="nll_e",
+    ),
+    "psb3": _paper(
+        {
+            "cutoff": 6.0,
+            "mean_neighbours": 13.0,
+            "hidden": _both(64, 2),
+            "features": 64,
+            "l_max": 2,
+        },
+        forces=50.0,
+        batch=5,
+        epochs=2000,
+    ),
+    "rmd17": _paper(
+        {
+            "cutoff": 5.0,
+            "mean_neighbours": "auto",  # 9 to 21 by molecule
+            "hidden": _both(64, 3),
+            "features": 128,
+            "l_max": 3,
+        },
+        forces=1000.0,
+        batch=5,
+        epochs=10_000,
+    ),
+    "3bpa": _paper(
+        {
+            "cutoff": 6.0,
+            "mean_neighbours": 26.0,
+            "hidden": _both(64, 3),
+            "features": 128,
+            "l_max": 2,
+        },
+        forces=100.0,
+        batch=2,
+        epochs=5000,
+    ),
+    "obn25": _paper(
+        {
+            "cutoff": 3.0,
+            "mean_neighbours": 19.0,
+            "hidden": "32x0e+32x0o+16x1e+16x1o+8x2e+8x2o",
+            "features": 32,
+            "l_max": 2,
+        },
+        forces=1.0,
+        batch=2,
+        epochs=1000,
+    ),
+}
+"""Values of the sections `model`, `loss` and `train`; the configuration fills in the rest."""
