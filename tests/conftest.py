@@ -2,7 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
 import torch
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
+
+
+@pytest.fixture(scope="session")
+def make_potential() -> Callable[..., Any]:
+    """A factory of tiny Race potentials with random weights, one member per seed."""
+    from bayrace.model.noise import Lambdas, NoiseSpec
+    from bayrace.model.race import Race
+    from bayrace.model.spec import RaceSpec
+    from bayrace.potential import Potential
+
+    def make(
+        *,
+        seeds: Sequence[int] = (0,),
+        dtype: torch.dtype = torch.float64,
+        noise: NoiseSpec | None = None,
+        elements: tuple[int, ...] = (1, 6, 8),
+        cutoff: float = 4.0,
+    ) -> Potential:
+        spec = RaceSpec(
+            elements=elements,
+            cutoff=cutoff,
+            mean_neighbours=8.0,
+            layers=2,
+            hidden="4x0e+4x1o+4x2e",
+            features=4,
+            l_max=2,
+            radial_basis=4,
+            envelope_power=2,
+            radial_hidden=(8,),
+            readout_hidden=8,
+            neighbour_norm="sqrt",
+            activation="identity",
+            gate=False,
+            self_contraction=False,
+            pair_radial=False,
+            noise=noise or NoiseSpec("joint", "extensive", "equivariant", stress=True),
+            scale=0.5,
+            shift=(0.0,) * len(elements),
+        )
+        members = [Race(spec).init(seed, dtype=dtype) for seed in seeds]
+        return Potential(
+            spec=spec,
+            members={name: torch.stack([m[name] for m in members]) for name in members[0]},
+            posterior="point",
+            references={z: -13.6 * z for z in elements},
+            lambdas=Lambdas(energy=2.0, forces=100.0, stress=3.0),
+            statistics={"force_rms": 0.5},
+            config={"model": {"preset": "tiny"}},
+            fingerprint="0" * 64,
+        )
+
+    return make
