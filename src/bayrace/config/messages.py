@@ -113,6 +113,8 @@ def _inside(key: str, section: str) -> bool:
 def _wrong(key: str, problem: Any) -> str:
     if problem["type"] == "missing":
         return f"{key}: required and missing; add it to the file or give -o {key}=..."
+    if problem["type"] == "value_error" and "." not in key:  # of a section as a whole
+        return f"{key}: {_reason(key, problem)}"
     return f"{key}: {problem['input']!r} is not valid; {_reason(key, problem)}"
 
 

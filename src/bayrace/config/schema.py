@@ -44,7 +44,7 @@ def _named_paths(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _paths(paths) for name, paths in value.items()}
     paths = _paths(value)
-    stems = [Path(path.split("@")[0]).stem for path in paths]
+    stems = [Path(path.split("@")[0]).name.split(".")[0] for path in paths]
     repeated = {stem for stem in stems if stems.count(stem) > 1}
     names = [path if stem in repeated else stem for path, stem in zip(paths, stems, strict=True)]
     return {name: (path,) for name, path in zip(names, paths, strict=True)}
@@ -87,12 +87,16 @@ Monitor = Literal[
 ]
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    schema.pop("default", None)
+
+
 def _from_preset(description: str, **constraints: Any) -> Any:
     """A field whose value comes from the preset when it is left out."""
     return Field(
         default=None,
         description=description,
-        json_schema_extra=lambda schema: schema.pop("default", None),
+        json_schema_extra=_without_default,
         **constraints,
     )
 
@@ -213,6 +217,24 @@ class LossConfig(Section):
     stress_noise: bool = Field(
         default=False, description="Also learn a 6×6 covariance of the stress."
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LossConfig:
+        if self.kind == "mse":
+            return self
+        if self.per_atom_energy or self.robust != "none":
+            raise ValueError(
+                f"per_atom_energy and robust belong to kind mse, not to {self.kind}: a likelihood "
+                "weighs errors by the noise it learns; leave them out or use kind: mse"
+            )
+        learned = {"energy": True, "forces": self.kind == "nll_jef", "stress": self.stress_noise}
+        for name, noisy in learned.items():
+            if noisy and getattr(self, name) == 0:  # σ² is divided by λ, SPEC section 3
+                raise ValueError(
+                    f"{name} has weight 0, but {self.kind} learns its noise; give it a weight "
+                    "above 0, or choose a kind that does not: mse, or nll_e without forces"
+                )
+        return self
 
 
 class TrainConfig(Section):

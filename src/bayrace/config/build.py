@@ -1,0 +1,144 @@
+"""From names in the configuration to the modules that do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from bayrace.config.load import ConfigError
+from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
+from bayrace.data.cache import Dataset
+from bayrace.data.read import LabelKeys
+from bayrace.likelihood.gaussian import GaussianNoise
+from bayrace.likelihood.mse import SquaredError
+from bayrace.model.noise import Lambdas, NoiseSpec
+from bayrace.model.spec import RaceSpec
+from bayrace.potential import resolve_device
+from bayrace.train.optim import OptimiserSettings
+from bayrace.train.schedule import Constant, Plateau, Schedule, WarmupCosine
+from bayrace.train.settings import TrainSettings
+from bayrace.types import Likelihood
+
+_NOISE_KINDS: dict[str, Literal["none", "energy", "joint"]] = {
+    "mse": "none",
+    "nll_e": "energy",
+    "nll_jef": "joint",
+}
+
+
+def label_keys(data: DataConfig) -> LabelKeys:
+    """Where the labels of the data files are."""
+    return LabelKeys(
+        energy=data.energy_key,
+        forces=data.forces_key,
+        stress=data.stress_key,
+        virial=data.virial_key,
+        config_type=data.config_type_key,
+    )
+
+
+def lambdas(loss: LossConfig) -> Lambdas:
+    """Weights of the quadratic terms."""
+    return Lambdas(energy=loss.energy, forces=loss.forces, stress=loss.stress)
+
+
+def noise_spec(loss: LossConfig) -> NoiseSpec:
+    """The noise the model has to predict."""
+    kind = _NOISE_KINDS[loss.kind]
+    return NoiseSpec(
+        kind=kind,
+        energy=loss.energy_noise,
+        covariance=loss.covariance,
+        stress=loss.stress_noise and kind == "joint",
+    )
+
+
+def likelihoods(loss: LossConfig) -> Callable[[int], Likelihood]:
+    """The loss of each epoch, counted from 0."""
+    weights = lambdas(loss)
+    if loss.kind == "mse":
+        squares = SquaredError(weights, loss.per_atom_energy, loss.robust, loss.huber_delta)
+        return lambda _: squares
+    late = GaussianNoise(noise_spec(loss), weights, beta=loss.beta, warmup=False)
+    early = replace(late, warmup=True)
+    return lambda epoch: early if epoch < loss.warmup_epochs else late
+
+
+def race_spec(config: Config, train: Dataset) -> RaceSpec:
+    """The network, with the statistics of the training set."""
+    model = config.model
+    measured = model.mean_neighbours == "auto"
+    return RaceSpec(
+        elements=train.elements,
+        cutoff=model.cutoff,
+        mean_neighbours=train.mean_neighbours() if measured else float(model.mean_neighbours),
+        layers=model.layers,
+        hidden=model.hidden,
+        features=model.features,
+        l_max=model.l_max,
+        radial_basis=model.radial_basis,
+        envelope_power=model.envelope_power,
+        radial_hidden=model.radial_hidden,
+        readout_hidden=model.readout_hidden,
+        neighbour_norm=model.neighbour_norm,
+        activation=model.activation,
+        gate=model.gate,
+        self_contraction=model.self_contraction,
+        pair_radial=model.pair_radial,
+        noise=noise_spec(config.loss),
+        scale=train.force_rms() if model.normalise else 1.0,
+        shift=train.atomic_shift() if model.normalise else (0.0,) * len(train.elements),
+    )
+
+
+def train_settings(config: Config) -> TrainSettings:
+    """What the training loop is told."""
+    train = config.train
+    return TrainSettings(
+        optimiser=OptimiserSettings(
+            name=train.optimiser,
+            lr=train.lr,
+            weight_decay=train.weight_decay,
+            betas=train.betas,
+            eps=train.eps,
+        ),
+        schedule=_schedule(train),
+        batch_size=train.batch_size,
+        valid_batch_size=train.valid_batch_size,
+        max_epochs=train.max_epochs,
+        max_time=train.max_time,
+        clip=train.clip,
+        ema=train.ema,
+        valid_every=train.valid_every,
+        early_stopping=train.early_stopping,
+        improvement=train.improvement,
+        monitor=train.monitor,
+        stress=config.loss.stress > 0,
+        checkpoint_every=train.checkpoint_every,
+        seed=config.seed,
+        dtype=config.model.dtype,
+        device=_device(train.device),
+    )
+
+
+def _schedule(train: TrainConfig) -> Schedule:
+    if train.schedule == "constant":
+        return Constant()
+    if train.schedule == "cosine":
+        return WarmupCosine(warmup=train.cosine_warmup, floor=train.cosine_floor)
+    return Plateau(
+        factor=train.plateau_factor,
+        patience=train.plateau_patience,
+        threshold=train.plateau_threshold,
+        minimum=train.min_lr,
+    )
+
+
+def _device(name: str) -> str:
+    device = resolve_device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"train.device: {name!r}, but torch sees no GPU; use auto or cpu")
+    return str(device)

@@ -1,0 +1,212 @@
+"""One training run, from a configuration to a potential: what `bayrace train` does, in Python.
+
+    from bayrace import run
+    from bayrace.config import load_config
+    result = run.train(load_config("config.yaml"))
+    result.potential.predict(atoms)
+
+The folder of a run holds config.yaml (every value written out), history.jsonl, last.ckpt,
+best.ckpt, and in the end model.bayrace and, where there is test data, test.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bayrace.config import Config, ConfigError, dump_config
+from bayrace.config.build import label_keys, lambdas, likelihoods, race_spec, train_settings
+from bayrace.data.cache import Dataset
+from bayrace.data.check import check_frames
+from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
+from bayrace.data.reference import fit_references
+from bayrace.data.split import fingerprint, split
+from bayrace.model.race import Race
+from bayrace.posterior.point import Point
+from bayrace.potential import Potential
+from bayrace.report.evaluation import Evaluation, evaluate
+from bayrace.train.checkpoint import BEST, LAST, write_atomically
+from bayrace.train.loop import Event, FitResult, fit
+
+CONFIG, HISTORY, MODEL, TEST = "config.yaml", "history.jsonl", "model.bayrace", "test.json"
+_FILES = (CONFIG, HISTORY, MODEL, TEST, LAST, BEST)
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """Frames of a run; isolated atoms are set apart."""
+
+    train: list[Frame]
+    valid: list[Frame]
+    test: Mapping[str, list[Frame]]
+    isolated: Mapping[int, float]  # eV by atomic number, from the training files
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Everything that is ready before the first step."""
+
+    splits: Splits
+    train: Dataset
+    valid: Dataset
+    model: Race
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """Where a run ended; `fit.reason` says why."""
+
+    potential: Potential
+    fit: FitResult
+    folder: Path
+    evaluations: tuple[Evaluation, ...]  # of the test sets; empty if the run was interrupted
+
+
+def train(
+    config: Config,
+    *,
+    prepared: Prepared | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    observer: Callable[[Event], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Train, write the folder `config.output`, and evaluate on the test data.
+
+    `overwrite` removes the files of an earlier run; `resume` continues it.
+    """
+    check_folder(config, resume=resume, overwrite=overwrite)
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    ready = prepared or prepare(config)
+    folder = _make_folder(config, resume=resume)
+    fitted = fit(
+        ready.model,
+        likelihoods(config.loss),
+        ready.train,
+        ready.valid,
+        settings=train_settings(config),
+        folder=folder,
+        resume=resume,
+        observer=observer,
+        stop=stop,
+    )
+    potential = make_potential(config, ready, fitted)
+    potential.save(folder / MODEL)
+    evaluations: tuple[Evaluation, ...] = ()
+    if fitted.reason != "interrupted":
+        evaluations = evaluate_sets(potential, ready.splits.test)
+        write_json(folder / TEST, evaluations)
+    return RunResult(potential, fitted, folder, evaluations)
+
+
+def prepare(config: Config) -> Prepared:
+    """Read and check the data, fit references on the training part, build graphs and network."""
+    splits = read_splits(config)
+    given = config.data.references
+    references = fit_references(
+        splits.train, given=splits.isolated if isinstance(given, str) else given
+    )
+    elements = elements_of(splits.train)
+
+    def dataset(frames: Sequence[Frame]) -> Dataset:
+        return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
+
+    training = dataset(splits.train)
+    model = Race(race_spec(config, training))
+    return Prepared(splits, training, dataset(splits.valid), model)
+
+
+def read_splits(config: Config) -> Splits:
+    """Read the files of a run and split off the validation set where no file is given."""
+    data = config.data
+
+    def read(paths: Sequence[str]) -> tuple[list[Frame], dict[int, float]]:
+        frames = read_frames(list(paths), keys=label_keys(data), config_weights=data.config_weights)
+        return split_isolated(frames)
+
+    frames, isolated = read(data.train)
+    check_frames(
+        frames,
+        need_energy=config.loss.energy > 0,
+        need_forces=config.loss.forces > 0,
+        need_stress=config.loss.stress > 0,
+    )
+    if isinstance(data.valid, tuple):
+        training, valid = frames, read(data.valid)[0]
+    else:
+        training, valid = split(frames, valid=data.valid, seed=config.seed)
+    test = {name: read(paths)[0] for name, paths in data.test.items()}
+    return Splits(training, valid, test, isolated)
+
+
+def make_potential(config: Config, ready: Prepared, fitted: FitResult) -> Potential:
+    """The artifact of a finished fit."""
+    statistics = {
+        "train_frames": len(ready.train),
+        "valid_frames": len(ready.valid),
+        "train_atoms": sum(len(frame.numbers) for frame in ready.train.frames),
+        "mean_neighbours": ready.train.mean_neighbours(),
+        "force_rms": ready.train.force_rms(),
+        "epoch": fitted.epoch,
+        "reason": fitted.reason,
+        "valid_metrics": dict(fitted.metrics),
+    }
+    return Potential(
+        spec=ready.model.spec,
+        members=Point(fitted.params).draw(1, seed=0),
+        posterior="point",
+        references=ready.train.references,
+        lambdas=lambdas(config.loss),
+        statistics=statistics,
+        config=config.model_dump(mode="json"),
+        fingerprint=fingerprint(ready.train.frames),
+    )
+
+
+def evaluate_sets(
+    potential: Potential, sets: Mapping[str, Sequence[Frame]]
+) -> tuple[Evaluation, ...]:
+    """Evaluate on each named set of frames."""
+    return tuple(evaluate(potential, frames, name=name) for name, frames in sets.items())
+
+
+def write_json(path: Path, evaluations: Sequence[Evaluation]) -> None:
+    """Write evaluations, eV and Å, as JSON; nothing where there are none."""
+    if evaluations:
+        content: dict[str, Any] = {each.name: each.to_json() for each in evaluations}
+        write_atomically(path, json.dumps(content, indent=1).encode())
+
+
+def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
+    """Refuse to write over an earlier run; with `overwrite`, remove its files."""
+    folder = Path(config.output)
+    if folder.is_file():
+        raise ConfigError(f"output: {folder} is a file; name a folder")
+    if resume:
+        if not (folder / LAST).is_file():
+            raise ConfigError(
+                f"output: {folder} has no {LAST} to resume from; start without --resume"
+            )
+        return
+    if overwrite:
+        for name in _FILES:
+            (folder / name).unlink(missing_ok=True)
+    elif folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(
+            f"output: {folder} exists and is not empty; continue that run with --resume, replace "
+            "it with --overwrite, or choose another folder with -o output=..."
+        )
+
+
+def _make_folder(config: Config, *, resume: bool) -> Path:
+    folder = Path(config.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        write_atomically(folder / CONFIG, dump_config(config).encode())
+    return folder
