@@ -34,7 +34,8 @@ def check_frames(
         elements=elements,
     )
     if found:
-        more = f" (and {len(found) - 1} more problems)" if len(found) > 1 else ""
+        others = len(found) - 1
+        more = f" (and {others} more problem{'s' if others > 1 else ''})" if others else ""
         raise DataError(found[0] + more)
 
 

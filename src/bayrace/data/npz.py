@@ -51,7 +51,7 @@ def read_npz(path: Path, *, weight: float = 1.0) -> list[Frame]:
 
 def _load(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ase.io
 from ase import Atoms
-from ase.io.formats import UnknownFileTypeError, filetype
+from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 from ase.utils import string2index
 
 from bayrace.data.check import check_frame
@@ -182,8 +182,15 @@ def _file_type(path: Path) -> str:
     if path.is_file() and path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; write it again or leave it out")
     try:
-        return str(filetype(str(path)))
-    except UnknownFileTypeError as error:
+        kind = str(filetype(str(path)))
+    except UnknownFileTypeError:
+        kind = path.suffix
+    except (EOFError, OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path}: ASE does not know this file type ({error}); convert it to extended XYZ"
+            f"{path}: cannot be read ({error}); it is damaged or truncated: fetch it again"
         ) from error
+    if kind not in ioformats:
+        raise DataError(
+            f"{path}: ASE does not know the file type {kind!r}; convert it to extended XYZ"
+        )
+    return kind

@@ -1,0 +1,76 @@
+"""Splits that depend on the seed only, and fingerprints that see every label."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bayrace.data.frame import DataError
+from bayrace.data.split import fingerprint, frame_fingerprint, geometry_fingerprint, split
+
+
+@pytest.fixture
+def frames(make_frame):
+    return [make_frame(energy=-float(index), index=index) for index in range(20)]
+
+
+def indices(frames):
+    return [frame.index for frame in frames]
+
+
+def test_split_is_a_seeded_partition(frames):
+    train, valid = split(frames, valid=5, seed=3)
+    assert sorted(indices(train) + indices(valid)) == list(range(20))
+    assert len(valid) == 5
+    assert indices(train) == sorted(indices(train))
+    assert indices(split(frames, valid=5, seed=3)[1]) == indices(valid)
+    assert indices(split(frames, valid=5, seed=4)[1]) != indices(valid)
+
+
+@pytest.mark.parametrize(("valid", "count"), [(0, 0), (0.1, 2), (0.001, 1), (19, 19), (4.0, 4)])
+def test_sizes(frames, valid, count):
+    assert len(split(frames, valid=valid, seed=0)[1]) == count
+
+
+@pytest.mark.parametrize("valid", [20, -1, 2.5, -0.1])
+def test_impossible_sizes_are_refused(frames, valid):
+    with pytest.raises(DataError, match=f"valid={valid} of 20 frames"):
+        split(frames, valid=valid, seed=0)
+
+
+def test_fingerprint_ignores_order_only(frames, make_frame):
+    assert fingerprint(frames) == fingerprint(frames[::-1])
+    assert fingerprint(frames) != fingerprint(frames[1:])
+    assert len(fingerprint(frames)) == 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"energy": -14.0000001},
+        {"energy": None},
+        {"forces": np.full((3, 3), 0.5000001)},
+        {"forces": None},
+        {"stress": np.zeros(6)},
+        {"numbers": np.array([8, 1, 2])},
+        {"cell": np.eye(3)},
+        {"pbc": np.array([True, False, False])},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_field_counts(make_frame, change):
+    assert frame_fingerprint(make_frame(**change)) != frame_fingerprint(make_frame())
+
+
+def test_geometry_fingerprint_ignores_labels_and_last_digits(make_frame):
+    frame = make_frame()
+    near = make_frame(positions=frame.positions + 1e-9, energy=3.0, forces=None)
+    assert geometry_fingerprint(near) == geometry_fingerprint(frame)
+    assert frame_fingerprint(near) != frame_fingerprint(frame)
+    moved = make_frame(positions=frame.positions + 1e-3)
+    assert geometry_fingerprint(moved) != geometry_fingerprint(frame)
+
+
+def test_negative_zero_is_zero(make_frame):
+    first, second = (make_frame(forces=np.full((3, 3), zero)) for zero in (0.0, -0.0))
+    assert frame_fingerprint(first) == frame_fingerprint(second)
