@@ -1,6 +1,7 @@
 """A small real training run, as functions for the tests and as a script they can kill.
 
-python runner.py FOLDER EPOCHS RESUME PAUSE: trains, sleeping PAUSE seconds after each step.
+python runner.py FOLDER PAUSE CHECKPOINT_EVERY: trains four epochs, writing the number of each step
+and then sleeping PAUSE seconds.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def morse(positions: np.ndarray) -> tuple[float, np.ndarray]:
 
 def dataset(count: int, *, seed: int) -> Dataset:
     references = {1: 0.0, 8: 0.0}
-    return Dataset(frames(count, seed=seed), elements=ELEMENTS, cutoff=CUTOFF, references=references)
+    return Dataset(
+        frames(count, seed=seed), elements=ELEMENTS, cutoff=CUTOFF, references=references
+    )
 
 
 def model() -> PairModel:
@@ -110,8 +113,10 @@ def settings(**changes: object) -> TrainSettings:
     return replace(base, **changes)
 
 
-def train(folder: Path, *, pause: float = 0.0, resume: bool = False, **changes: object) -> FitResult:
-    """Twenty training frames, six for validation; a dot on stdout after each step if paused."""
+def train(
+    folder: Path, *, pause: float = 0.0, resume: bool = False, **changes: object
+) -> FitResult:
+    """Twenty training frames, six for validation; step numbers on stdout if paused."""
 
     def observer(event: object) -> None:
         if pause and isinstance(event, StepEvent):
@@ -137,9 +142,8 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     result = train(
         Path(sys.argv[1]),
-        max_epochs=int(sys.argv[2]),
-        resume=sys.argv[3] == "resume",
-        pause=float(sys.argv[4]),
-        checkpoint_every=0.0,
+        max_epochs=4,
+        pause=float(sys.argv[2]),
+        checkpoint_every=float(sys.argv[3]),
     )
     sys.stdout.write(f"ended: {result.reason}\n")

@@ -73,7 +73,9 @@ def fresh(settings: TrainSettings, params: Params) -> TrainState:
 
 
 def save_last(folder: Path, state: TrainState, identity: dict[str, Any]) -> None:
-    """Write last.ckpt."""
+    """Write last.ckpt, after the history it points into has reached the disk."""
+    with (folder / HISTORY).open("ab") as file:
+        os.fsync(file.fileno())
     groups = {"params": state.params, "average": state.average or {}, "optimiser": state.optimiser}
     tensors = {
         f"{group}/{name}": v for group, values in groups.items() for name, v in values.items()
@@ -124,8 +126,6 @@ def append_history(folder: Path, record: dict[str, Any], counters: Counters) -> 
     line = json.dumps(_finite(record)).encode() + b"\n"
     with (folder / HISTORY).open("ab") as file:
         file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
         counters.history_bytes = file.tell()
 
 

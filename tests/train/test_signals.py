@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+
+from bayrace.train.signals import stop_on_signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_raises_the_flag(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with stop_on_signals() as stop:
+        assert not stop()
+        signal.raise_signal(number)
+        assert stop()
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_interrupt_interrupts() -> None:
+    with stop_on_signals() as stop:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert stop()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_other_threads_have_no_signals() -> None:
+    answers = []
+
+    def work() -> None:
+        with stop_on_signals() as stop:
+            answers.append(stop())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert answers == [False]
