@@ -91,7 +91,7 @@ def test_overlap_with_a_periodic_image(make_frame):
         (np.zeros((3, 3)), [1, 1, 1], 'pbc="T T T" .* span a volume of 0; give the cell'),
         (np.diag([5.0, 5.0, 0.0]), [1, 1, 1], "span a volume of 0"),
         (np.array([[5.0, 0, 0], [5, 0, 0], [0, 0, 5]]), [1, 1, 1], "span a volume of"),
-        (np.array([[5.0, 0, 0], [5, 0, 0], [0, 0, 5]]), [1, 1, 0], 'pbc="T T F" .* span a area'),
+        (np.array([[5.0, 0, 0], [5, 0, 0], [0, 0, 5]]), [1, 1, 0], 'pbc="T T F" .* span an area'),
         (np.diag([5.0, 5.0, 0.0]), [0, 0, 1], 'pbc="F F T" .* span a length of 0'),
     ],
 )

@@ -14,6 +14,7 @@ from bayrace.data.summary import DataReport, report
 __all__ = ["DataReport", "check_frame", "check_frames", "problems", "report"]
 
 OVERLAP = 0.3  # Å; no two nuclei of a real structure are closer
+_SEARCH = 1.5  # Å; vesin is slow when its cells are much smaller than a bond
 DEGENERATE = 1e-6  # least volume of the unit cell vectors, 1 when they are orthogonal
 
 
@@ -133,20 +134,20 @@ def _degenerate_cell(frame: Frame) -> Iterator[str]:
     if lengths.min() > DEGENERATE and measure > DEGENERATE * lengths.prod():
         return
     pbc = " ".join("T" if periodic else "F" for periodic in frame.pbc)
-    what = {1: "length", 2: "area", 3: "volume"}[len(vectors)]
+    what = {1: "a length", 2: "an area", 3: "a volume"}[len(vectors)]
     yield (
-        f'{frame.label}: pbc="{pbc}" but the periodic cell vectors {vectors.tolist()} span a '
+        f'{frame.label}: pbc="{pbc}" but the periodic cell vectors {vectors.tolist()} span '
         f'{what} of {measure:.3g}; give the cell (Lattice), or set pbc="F F F" for a molecule'
     )
 
 
 def _overlap(frame: Frame) -> Iterator[str]:
-    edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, OVERLAP)
-    if edges.shape[1] == 0:
-        return
+    edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, _SEARCH)
     cell = np.where(frame.pbc[:, None], frame.cell, 0.0)
     vectors = frame.positions[edges[1]] - frame.positions[edges[0]] + shifts @ cell
     distances = np.linalg.norm(vectors, axis=1)
+    if distances.min(initial=np.inf) >= OVERLAP:
+        return
     worst = int(np.argmin(distances))
     first, second = (
         f"{atom} ({chemical_symbols[frame.numbers[atom]]})" for atom in edges[:, worst]

@@ -14,6 +14,7 @@ from ase.data import chemical_symbols
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Results = dict[str, Any]
 
 DEFAULT_TYPE = "Default"
 ISOLATED_TYPE = "IsolatedAtom"
@@ -77,12 +78,13 @@ def frame_from_atoms(
     label = f"{source}, frame {index}"
     if require_labels and keys is not None:
         _require(atoms, keys, label)
-    energy = _energy(atoms, keys, label) if keys else None
-    forces = _forces(atoms, keys, label) if keys else None
-    stress = _stress(atoms, keys, label) if keys else None
+    results = _results(atoms) if keys else {}
+    energy = _energy(atoms, keys, results, label) if keys else None
+    forces = _forces(atoms, keys, results, label) if keys else None
+    stress = _stress(atoms, keys, results, label) if keys else None
     type_key = (keys.config_type if keys else None) or "config_type"
     return Frame(
-        numbers=np.asarray(atoms.numbers, dtype=np.int64),
+        numbers=np.array(atoms.numbers, dtype=np.int64),
         positions=np.array(atoms.positions, dtype=np.float64),
         cell=np.array(atoms.cell.array, dtype=np.float64),
         pbc=np.array(atoms.pbc, dtype=bool),
@@ -159,7 +161,7 @@ def _require(atoms: Atoms, keys: LabelKeys, label: str) -> None:
             raise DataError(f"{label}: no label {key!r}; present: {shown}; name one of these")
 
 
-def _results(atoms: Atoms) -> dict[str, Any]:
+def _results(atoms: Atoms) -> Results:
     """Results of the attached calculator, unless the atoms have moved since."""
     calculator = atoms.calc
     if calculator is None:
@@ -170,14 +172,14 @@ def _results(atoms: Atoms) -> dict[str, Any]:
     return {name: value for name, value in calculator.results.items() if value is not None}
 
 
-def _lookup(atoms: Atoms, key: str | None, default: str) -> Any:
+def _lookup(atoms: Atoms, results: Results, key: str | None, default: str) -> Any:
     """Value of a configured key, or of the calculator's result; None where absent."""
     if key is None:
-        return _results(atoms).get(default)
+        return results.get(default)
     for place in (atoms.info, atoms.arrays):
         if key in place:
             return place[key]
-    return _results(atoms).get(key)  # ASE moves keys it knows from the file to the calculator
+    return results.get(key)  # ASE moves keys it knows from the file to the calculator
 
 
 def _array(value: Any, name: str, label: str) -> Floats:
@@ -189,10 +191,10 @@ def _array(value: Any, name: str, label: str) -> Floats:
         ) from None
 
 
-def _energy(atoms: Atoms, keys: LabelKeys, label: str) -> float | None:
-    value = _lookup(atoms, keys.energy, "energy")
+def _energy(atoms: Atoms, keys: LabelKeys, results: Results, label: str) -> float | None:
+    value = _lookup(atoms, results, keys.energy, "energy")
     if value is None and keys.energy is None:
-        value = _results(atoms).get("free_energy")
+        value = results.get("free_energy")
     if value is None:
         return None
     energy = _array(value, keys.energy or "energy", label)
@@ -204,8 +206,8 @@ def _energy(atoms: Atoms, keys: LabelKeys, label: str) -> float | None:
     return float(energy.reshape(()))
 
 
-def _forces(atoms: Atoms, keys: LabelKeys, label: str) -> Floats | None:
-    value = _lookup(atoms, keys.forces, "forces")
+def _forces(atoms: Atoms, keys: LabelKeys, results: Results, label: str) -> Floats | None:
+    value = _lookup(atoms, results, keys.forces, "forces")
     if value is None:
         return None
     forces = _array(value, keys.forces or "forces", label)
@@ -217,13 +219,13 @@ def _forces(atoms: Atoms, keys: LabelKeys, label: str) -> Floats | None:
     return forces
 
 
-def _stress(atoms: Atoms, keys: LabelKeys, label: str) -> Floats | None:
-    value = _lookup(atoms, keys.stress, "stress")
+def _stress(atoms: Atoms, keys: LabelKeys, results: Results, label: str) -> Floats | None:
+    value = _lookup(atoms, results, keys.stress, "stress")
     if value is not None:
         return _voigt(_array(value, keys.stress or "stress", label), keys.stress or "stress", label)
     if keys.virial is None:
         return None
-    value = _lookup(atoms, keys.virial, "virial")
+    value = _lookup(atoms, results, keys.virial, "virial")
     if value is None:
         return None
     virial = _voigt(_array(value, keys.virial, label), keys.virial, label)
