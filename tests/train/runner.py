@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +16,21 @@ import torch
 
 from bayrace.data.cache import Dataset
 from bayrace.data.frame import Frame
+from bayrace.likelihood.mse import SquaredError
+from bayrace.model.noise import Lambdas
 from bayrace.model.pair import PairModel
 from bayrace.train.loop import FitResult, StepEvent, TrainSettings, fit, stop_on_signals
 from bayrace.train.optim import OptimiserSettings
 from bayrace.train.schedule import Plateau
-from bayrace.types import GraphBatch, Labels, LossParts, Outputs
 
 CUTOFF = 4.0
 ELEMENTS = (1, 8)
 
 
-@dataclass(frozen=True)
-class Squares:
-    """Mean squared errors of energies and forces; no missing labels."""
-
-    forces: float = 1.0
-
-    def loss(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> LossParts:
-        parts = {
-            "energy": (outputs.energy - labels.energy).square().mean(),
-            "forces": self.forces * (outputs.forces - labels.forces).square().mean(),
-        }
-        return LossParts(parts["energy"] + parts["forces"], parts)
+def squares(forces: float = 1.0) -> SquaredError:
+    """Mean squared errors of energies and forces."""
+    lambdas = Lambdas(energy=1.0, forces=forces, stress=1.0)
+    return SquaredError(lambdas, per_atom_energy=False, robust="none", huber_delta=0.01)
 
 
 def frames(count: int, *, seed: int, source: str = "made.xyz") -> list[Frame]:
@@ -127,7 +120,7 @@ def train(
     with stop_on_signals() as stop:
         return fit(
             model(),
-            lambda epoch: Squares(),
+            lambda epoch: squares(),
             dataset(20, seed=0),
             dataset(6, seed=1),
             settings=settings(**changes),

@@ -124,7 +124,7 @@ def test_other_data_are_refused(runner: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"train_data\.frames was"):
         fit(
             runner.model(),
-            lambda epoch: runner.Squares(),
+            lambda epoch: runner.squares(),
             runner.dataset(20, seed=5),
             runner.dataset(6, seed=1),
             settings=runner.settings(),
