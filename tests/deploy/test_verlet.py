@@ -1,0 +1,174 @@
+"""Reused neighbour lists against lists searched anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+
+from bayrace.data.batch import build_graph, collate
+from bayrace.data.frame import frame_from_atoms
+from bayrace.deploy.verlet import Geometry, VerletList, select_pairs
+from bayrace.types import GraphBatch
+
+ELEMENTS = (1, 6, 8, 13)
+CUTOFF = 3.5
+
+
+def make_list(skin: float = 0.6) -> VerletList:
+    return VerletList(elements=ELEMENTS, cutoff=CUTOFF, skin=skin, device=torch.device("cpu"))
+
+
+def geometry(atoms: Atoms) -> Geometry:
+    return Geometry(atoms.numbers, atoms.positions.copy(), atoms.cell.array.copy(), atoms.pbc)
+
+
+def fresh(atoms: Atoms) -> GraphBatch:
+    graph = build_graph(frame_from_atoms(atoms, keys=None), elements=ELEMENTS, cutoff=CUTOFF)
+    return collate([graph], elements_count=len(ELEMENTS), dtype=torch.float64, device="cpu")
+
+
+def vectors(batch: GraphBatch) -> torch.Tensor:
+    receiver, sender = batch.edges
+    offset = batch.shifts @ batch.cell[0]
+    return batch.positions[sender] - batch.positions[receiver] + offset
+
+
+def assert_same_graph(found: GraphBatch, atoms: Atoms) -> None:
+    """The same edges as a fresh search, and every invariant of GraphBatch."""
+    expected = fresh(atoms)
+
+    def table(batch: GraphBatch) -> np.ndarray:
+        rows = np.column_stack([batch.edges.T.numpy(), vectors(batch).numpy().round(8) + 0.0])
+        return rows[np.lexsort(rows.T[::-1])]
+
+    np.testing.assert_allclose(table(found), table(expected), atol=2e-8)
+    assert torch.equal(found.first_edge, expected.first_edge)
+    assert torch.equal(found.species, expected.species)
+    assert torch.equal(found.restore, expected.restore)
+    assert found.species_counts == expected.species_counts
+    torch.testing.assert_close(found.volume, expected.volume, equal_nan=True)
+
+    count = found.edges.shape[1]
+    assert (found.edges[0].diff() >= 0).all()
+    assert torch.equal(found.reverse[found.reverse], torch.arange(count))
+    assert torch.equal(found.edges[:, found.reverse], found.edges.flip(0))
+    assert torch.equal(found.shifts[found.reverse], -found.shifts)
+    assert found.pair_edges.shape == (2, count // 2)
+    pairs = torch.arange(count // 2)
+    assert torch.equal(found.pair[found.pair_edges], pairs.expand(2, -1))
+    assert torch.equal(found.reverse[found.pair_edges[0]], found.pair_edges[1])
+
+
+def slab() -> Atoms:
+    atoms = bulk("Al", cubic=True) * (2, 1, 2)
+    atoms.symbols[::3] = "O"
+    atoms.pbc = (True, False, True)
+    return atoms
+
+
+@pytest.mark.parametrize(
+    "atoms",
+    [molecule("CH3CH2OH"), bulk("C"), bulk("Al", cubic=True) * (2, 2, 1), slab()],
+    ids=["molecule", "primitive cell", "supercell", "slab"],
+)
+def test_reuse_finds_what_a_search_finds(atoms: Atoms) -> None:
+    generator = np.random.default_rng(0)
+    atoms = atoms.copy()
+    neighbours = make_list()
+    for _ in range(60):
+        atoms.positions += generator.normal(0, 0.03, atoms.positions.shape)
+        assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
+    assert 1 < neighbours.rebuilds < 30  # it is reused, and it is renewed
+
+
+def test_changing_cells() -> None:
+    generator = np.random.default_rng(1)
+    atoms = bulk("Al", cubic=True)
+    neighbours = make_list()
+    for step in range(60):
+        strain = np.eye(3) + generator.normal(0, 0.004, (3, 3)) - 0.003 * np.eye(3) * (step % 2)
+        atoms.set_cell(atoms.cell.array @ strain, scale_atoms=True)
+        atoms.positions += generator.normal(0, 0.01, atoms.positions.shape)
+        assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
+    assert 1 < neighbours.rebuilds < 30
+
+
+def test_slabs_with_changing_cells() -> None:
+    atoms = slab()
+    neighbours = make_list()
+    for _ in range(5):
+        atoms.set_cell(atoms.cell.array * 0.97, scale_atoms=True)
+        assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
+
+
+def test_a_rigid_drift_needs_no_search() -> None:
+    atoms = molecule("CH3CH2OH")
+    neighbours = make_list(skin=0.1)
+    for _ in range(5):
+        atoms.positions += 1000.0
+        batch = neighbours.graph(geometry(atoms), dtype=torch.float32)
+        assert batch.positions.abs().max() < 5.0  # float32 keeps its digits
+    assert neighbours.rebuilds == 1
+
+
+def test_wrapping_by_the_user_is_followed() -> None:
+    atoms = bulk("Al", cubic=True) * (2, 2, 2)
+    atoms.rattle(0.1, seed=0)
+    neighbours = make_list()
+    neighbours.graph(geometry(atoms), dtype=torch.float64)
+    atoms.positions += (7 * atoms.cell[0] - 3 * atoms.cell[2]) * (np.arange(32) % 2)[:, None]
+    assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
+    atoms.wrap()
+    assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
+
+
+def test_another_structure_is_noticed() -> None:
+    neighbours = make_list()
+    for atoms in (
+        molecule("CH4"),
+        molecule("CH4")[::-1],
+        molecule("CO"),
+        Atoms("Al"),
+        bulk("Al"),
+        slab(),
+        Atoms("Al", cell=bulk("Al").cell, pbc=[True, True, False]),
+    ):
+        assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
+
+
+def test_without_a_skin_every_move_is_a_search() -> None:
+    atoms = bulk("Al", cubic=True)
+    neighbours = make_list(skin=0.0)
+    for step in range(3):
+        atoms.rattle(0.01, seed=step)
+        assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
+    assert neighbours.rebuilds == 3
+
+
+def test_select_nothing_and_everything() -> None:
+    batch = fresh(molecule("CH3CH2OH"))
+    pairs = batch.pair_edges.shape[1]
+    nothing = select_pairs(batch, torch.zeros(pairs, dtype=torch.bool))
+    assert nothing.edges.shape == (2, 0)
+    assert not nothing.first_edge.any()
+    everything = select_pairs(batch, torch.ones(pairs, dtype=torch.bool))
+    for name in ("edges", "shifts", "first_edge", "reverse", "pair", "pair_edges"):
+        assert torch.equal(getattr(everything, name), getattr(batch, name))
+
+
+def test_bad_geometries_are_refused() -> None:
+    neighbours = make_list()
+    atoms = molecule("CH4")
+    atoms.positions[2, 1] = np.nan
+    with pytest.raises(ValueError, match=r"atom 2 is at .*nan.*use a smaller time step"):
+        neighbours.graph(geometry(atoms), dtype=torch.float64)
+    with pytest.raises(ValueError, match="no atoms"):
+        neighbours.graph(geometry(Atoms()), dtype=torch.float64)
+    flat = Atoms("Al", cell=[3, 3, 0], pbc=True)
+    with pytest.raises(ValueError, match="needs a lattice vector of its own; set the cell"):
+        neighbours.graph(geometry(flat), dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"skin=-1\.0 Å: give a length of zero or more"):
+        make_list(skin=-1.0)
