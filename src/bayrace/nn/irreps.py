@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bayrace.nn.tables import outside_transforms
+
 
 class Irrep(NamedTuple):
     """Degree l and parity p = ±1; 2l + 1 components."""
@@ -59,5 +61,6 @@ def clebsch_gordan(l1: int, l2: int, l3: int) -> NDArray[np.float64]:
     from e3nn.o3 import wigner_3j  # slow to import, needed only for tables
     from torch import float64
 
-    table: NDArray[np.float64] = wigner_3j(l1, l2, l3, dtype=float64).numpy()
+    with outside_transforms():
+        table: NDArray[np.float64] = wigner_3j(l1, l2, l3, dtype=float64).numpy()
     return table * math.sqrt(2 * l3 + 1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -12,16 +13,25 @@ Value = TypeVar("Value")
 _made: dict[Hashable, object] = {}
 
 
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """Suspend torch.func transforms and gradients.
+
+    Inside torch.func.grad or vmap new tensors are wrapped for that transform alone and must not
+    outlive it; what is made in this context is an ordinary tensor.
+    """
+    with temporarily_clear_interpreter_stack(), torch.no_grad():
+        yield
+
+
 def constant(
     key: Hashable, like: torch.Tensor, build: Callable[[torch.dtype, torch.device], Value]
 ) -> Value:
     """The value that `build(dtype, device)` makes for the dtype and device of `like`, kept.
 
-    Inside torch.func.grad or vmap new tensors are wrapped for that transform alone and must not
-    be kept; the transforms are therefore suspended while the value is built.
     """
     full = (key, like.dtype, like.device)
     if full not in _made:
-        with temporarily_clear_interpreter_stack(), torch.no_grad():
+        with outside_transforms():
             _made[full] = build(like.dtype, like.device)
     return _made[full]  # type: ignore[return-value]

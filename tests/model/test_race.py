@@ -1,0 +1,192 @@
+"""RACE: symmetries, derivatives, continuity and pruning, for every preset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from bayrace.model.derivatives import evaluate
+from bayrace.model.noise import NoiseSpec
+from bayrace.model.presets import PRESETS
+from bayrace.model.race import Race
+from bayrace.model.spec import RaceSpec
+from bayrace.testing import (
+    check_cutoff,
+    check_derivatives,
+    check_symmetries,
+    graph_of,
+    random_frame,
+)
+
+ELEMENTS = (1, 6, 8)
+JOINT = NoiseSpec("joint", "extensive", "equivariant", stress=True)
+SMALL_CELL = np.array([[3.1, 0, 0], [0.6, 2.9, 0], [0.2, -0.5, 3.3]])  # shorter than the cutoff
+
+
+def spec_of(preset: str, **changes: object) -> RaceSpec:
+    values = {k: v for k, v in PRESETS[preset]["model"].items() if k not in ("normalise", "dtype")}
+    values |= {"mean_neighbours": 10.0, "radial_hidden": tuple(values["radial_hidden"])}
+    values |= {"elements": ELEMENTS, "noise": JOINT, "scale": 0.7, "shift": (0.1, -0.2, 0.3)}
+    return RaceSpec(**(values | changes))
+
+
+@pytest.fixture(params=list(PRESETS))
+def preset_model(request: pytest.FixtureRequest) -> Race:
+    return Race(spec_of(request.param))
+
+
+def test_symmetries_of_a_molecule(preset_model: Race) -> None:
+    params = preset_model.init(1, dtype=torch.float64)
+    check_symmetries(preset_model, params, random_frame(ELEMENTS, 6, seed=2))
+
+
+def test_symmetries_of_a_small_cell(preset_model: Race) -> None:
+    params = preset_model.init(1, dtype=torch.float64)
+    frame = random_frame(ELEMENTS, 2, seed=3, cell=SMALL_CELL)
+    check_symmetries(preset_model, params, frame)
+
+
+def test_derivatives(preset_model: Race) -> None:
+    params = preset_model.init(1, dtype=torch.float64)
+    check_derivatives(preset_model, params, random_frame(ELEMENTS, 6, seed=4))
+    check_derivatives(preset_model, params, random_frame(ELEMENTS, 2, seed=5, cell=SMALL_CELL))
+
+
+def test_continuity_at_the_cutoff(preset_model: Race) -> None:
+    check_cutoff(preset_model, preset_model.init(1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("option", ["gate", "self_contraction", "pair_radial"])
+def test_options_keep_symmetries_and_derivatives(option: str) -> None:
+    model = Race(spec_of("tiny", **{option: True}))
+    params = model.init(2, dtype=torch.float64)
+    for frame in (
+        random_frame(ELEMENTS, 6, seed=6),
+        random_frame(ELEMENTS, 3, seed=7, cell=SMALL_CELL * 1.2),
+    ):
+        check_symmetries(model, params, frame)
+        check_derivatives(model, params, frame)
+    check_cutoff(model, params)
+
+
+def test_mixed_periodicity_keeps_symmetries() -> None:
+    model = Race(spec_of("tiny"))
+    frame = random_frame(ELEMENTS, 3, seed=8, cell=SMALL_CELL * 1.3, pbc=(True, True, False))
+    check_symmetries(model, model.init(0, dtype=torch.float64), frame)
+
+
+def test_cholesky_covariance_does_not_turn() -> None:
+    """The paper's form reads invariants: its Σ stays where it was. The docs say so; keep it true."""
+    model = Race(spec_of("tiny", noise=replace(JOINT, covariance="cholesky", stress=False)))
+    params = model.init(0, dtype=torch.float64)
+    batch = graph_of(model, random_frame(ELEMENTS, 5, seed=9))
+    turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
+    turned = replace(batch, positions=batch.positions @ turn.T)
+    before = evaluate(model, params, batch).forces_head
+    after = evaluate(model, params, turned).forces_head
+    assert before is not None
+    assert after is not None
+    torch.testing.assert_close(before, after, rtol=1e-9, atol=1e-12)
+
+
+def test_structures_of_a_batch_do_not_see_each_other() -> None:
+    model = Race(spec_of("tiny"))
+    params = model.init(0, dtype=torch.float64)
+    frames = [random_frame(ELEMENTS, n, seed=n) for n in (1, 4, 7)]
+    together = evaluate(model, params, graph_of(model, *frames))
+    alone = [evaluate(model, params, graph_of(model, frame)).energy for frame in frames]
+    torch.testing.assert_close(together.energy, torch.cat(alone), rtol=1e-12, atol=1e-12)
+
+
+def test_relu_energies_are_not_negative() -> None:
+    model = Race(spec_of("tiny", activation="relu", shift=(0.0, 0.0, 0.0)))
+    params = model.init(0, dtype=torch.float64)
+    batch = graph_of(model, *[random_frame(ELEMENTS, 5, seed=k) for k in range(5)])
+    atomic = model.energy(params, batch).atomic_energy
+    assert atomic.min() >= 0
+    assert atomic.max() > 0
+
+
+def test_float32_follows_float64() -> None:
+    model = Race(spec_of("small"))
+    batch = graph_of(model, random_frame(ELEMENTS, 8, seed=1))
+    fine = evaluate(model, model.init(0, dtype=torch.float64), batch)
+    coarse = evaluate(model, model.init(0), batch.to(dtype=torch.float32))
+    assert coarse.energy.dtype == torch.float64  # sums are kept in double precision
+    torch.testing.assert_close(coarse.forces.double(), fine.forces, rtol=1e-3, atol=1e-4)
+
+
+def test_pruning_keeps_only_what_is_reachable_and_used() -> None:
+    layers = Race(spec_of("qm9", noise=NoiseSpec("none", "extensive", "equivariant", False))).layout
+    assert {str(i) for i in layers[0].outputs} == {"0e", "1o", "2e"}  # parity (-1)^l
+    assert {str(i) for i in layers[-1].outputs} == {"0e"}
+    assert {str(i) for i in layers[-2].outputs} == {"0e", "1o", "2e"}  # what 0e can come from
+    assert {str(i) for i in layers[1].outputs} == {"0e", "1e", "1o", "2e", "2o"}
+
+
+def test_pruned_network_equals_unpruned_readout() -> None:
+    """Heads that are not trained do not change the energy: 2e kept for noise leaves it alone."""
+    noisy, plain = Race(spec_of("tiny")), Race(spec_of("tiny", noise=replace(JOINT, kind="none")))
+    drawn = noisy.init(0, dtype=torch.float64)
+    shared = {}
+    for name, shape in plain.shapes.items():
+        value = drawn[name]
+        if name.endswith("readout.scalars"):
+            value = value[:, :1]
+        if name.endswith("radial.2"):  # paths that end in 2e are gone from the last layer
+            value = value[:, : shape[1]]
+        shared[name] = value
+    batch = graph_of(noisy, random_frame(ELEMENTS, 6, seed=3))
+    torch.testing.assert_close(
+        evaluate(noisy, drawn, batch).forces,
+        evaluate(plain, shared, batch).forces,
+        rtol=1e-10,
+        atol=1e-12,
+    )
+
+
+def test_members_under_vmap_equal_a_loop() -> None:
+    model = Race(spec_of("tiny"))
+    members = [model.init(seed, dtype=torch.float64) for seed in range(3)]
+    stacked = {name: torch.stack([m[name] for m in members]) for name in members[0]}
+    batch = graph_of(model, random_frame(ELEMENTS, 6, seed=1))
+    together = torch.func.vmap(lambda params: evaluate(model, params, batch).forces)(stacked)
+    for index, params in enumerate(members):
+        alone = evaluate(model, params, batch)
+        torch.testing.assert_close(together[index], alone.forces, rtol=1e-10, atol=1e-12)
+
+
+def test_initial_weights_follow_the_seed_only() -> None:
+    model = Race(spec_of("tiny"))
+    once, again, other = model.init(3), model.init(3), model.init(4)
+    assert all(torch.equal(once[name], again[name]) for name in once)
+    assert not torch.equal(once["embedding"], other["embedding"])
+
+
+def test_specification_round_trips_through_json() -> None:
+    spec = spec_of("small")
+    assert RaceSpec.from_json(spec.to_json()) == spec
+    with pytest.raises(ValueError, match="unexpected or missing keys"):
+        RaceSpec.from_json({"cutoff": 5.0})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden": "8x1o"}, "add e.g. '32x0e'"),
+        ({"hidden": "8x0e+8x1o"}, "read from 2e"),
+        ({"hidden": "8y0e"}, "cannot read '8y0e'"),
+        ({"l_max": 4}, "l_max=4"),
+        ({"cutoff": -1.0}, "cutoff=-1.0"),
+        ({"elements": (8, 1)}, "ascending"),
+        ({"shift": (0.0,)}, "one value for each"),
+        ({"layers": 0}, "layers=0"),
+        ({"scale": 0.0}, "must be positive"),
+    ],
+)
+def test_bad_specifications_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        spec_of("tiny", **change)
