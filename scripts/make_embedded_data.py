@@ -75,23 +75,25 @@ def main() -> int:
     if options.check:
         return _check([part.path for part in parts])
     FOLDER.mkdir(parents=True, exist_ok=True)
+    for system in {part.system.name: part.system for part in parts}.values():
+        _save(FOLDER / f"{system.name}-atoms.xyz.gz", list(_isolated(system)))
     jobs = [(part, number) for part in parts for number in range(part.trajectories)]
-    collected: dict[str, list[Atoms]] = {part.path.name: [] for part in parts}
+    collected: list[Atoms] = []
     started = time.monotonic()
     with ProcessPoolExecutor(options.workers) as pool:
         for done, (frames, temperature) in enumerate(pool.map(_trajectory, jobs), start=1):
-            name = jobs[done - 1][0].path.name
-            collected[name] += frames
+            part, number = jobs[done - 1]
+            collected += frames
             elapsed = time.monotonic() - started
             print(
-                f"[{done}/{len(jobs)}] {name}: {len(frames)} frames at {temperature:.0f} K, "
-                f"{elapsed:.0f} s, about {elapsed / done * (len(jobs) - done):.0f} s left",
+                f"[{done}/{len(jobs)}] {part.path.name}: {len(frames)} frames at "
+                f"{temperature:.0f} K, {elapsed:.0f} s, about "
+                f"{elapsed / done * (len(jobs) - done):.0f} s left",
                 flush=True,
             )
-    for part in parts:
-        _save(part.path, collected[part.path.name])
-    for system in {part.system.name: part.system for part in parts}.values():
-        _save(FOLDER / f"{system.name}-atoms.xyz.gz", list(_isolated(system)))
+            if number == part.trajectories - 1:
+                _save(part.path, collected)
+                collected = []
     return 0
 
 
