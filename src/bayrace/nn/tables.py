@@ -27,9 +27,7 @@ def outside_transforms() -> Iterator[None]:
 def constant(
     key: Hashable, like: torch.Tensor, build: Callable[[torch.dtype, torch.device], Value]
 ) -> Value:
-    """The value that `build(dtype, device)` makes for the dtype and device of `like`, kept.
-
-    """
+    """The value that `build(dtype, device)` makes for the dtype and device of `like`, kept."""
     full = (key, like.dtype, like.device)
     if full not in _made:
         with outside_transforms():
