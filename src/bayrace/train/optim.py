@@ -1,12 +1,12 @@
 """Optimisers on plain dictionaries of tensors: AMSGrad (Reddi 2018), AdamW (Loshchilov 2019), EMA.
 
 Nothing is hidden: the state of an optimiser is a dictionary of tensors that a checkpoint can hold.
-Updates are in place and use torch's multi-tensor kernels, so a hundred small tensors cost little.
+Updates are in place and use torch's fused and multi-tensor kernels, so that a hundred small tensors
+cost a fraction of a millisecond.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -67,26 +67,25 @@ def step(
     lr: float,
 ) -> None:
     """Update `params` and `state` in place; `grads` follow the order of `params`."""
-    values, gradients = list(params.values()), list(grads)
-    mean, square = _slot(state, "mean", params), _slot(state, "square", params)
     count = int(state["count"].add_(1))
-    beta1, beta2 = settings.betas
-    if settings.weight_decay:
-        if settings.name == "adamw":
-            torch._foreach_mul_(values, 1 - lr * settings.weight_decay)
-        else:
-            gradients = list(torch._foreach_add(gradients, values, alpha=settings.weight_decay))
-    torch._foreach_lerp_(mean, gradients, 1 - beta1)
-    torch._foreach_mul_(square, beta2)
-    torch._foreach_addcmul_(square, gradients, gradients, 1 - beta2)
-    if settings.name == "amsgrad":
-        largest = _slot(state, "maximum", params)
-        torch._foreach_maximum_(largest, square)
-        square = largest
-    scale = torch._foreach_sqrt(square)
-    torch._foreach_div_(scale, math.sqrt(1 - beta2**count))
-    torch._foreach_add_(scale, settings.eps)
-    torch._foreach_addcdiv_(values, mean, scale, -lr / (1 - beta1**count))
+    values = list(params.values())
+    amsgrad = settings.name == "amsgrad"
+    update = torch._fused_adam_ if amsgrad else torch._fused_adamw_
+    update(
+        values,
+        list(grads),
+        _slot(state, "mean", params),
+        _slot(state, "square", params),
+        _slot(state, "maximum", params) if amsgrad else [],
+        [torch.tensor(float(count), device=values[0].device)] * len(values),
+        lr=lr,
+        beta1=settings.betas[0],
+        beta2=settings.betas[1],
+        weight_decay=settings.weight_decay,
+        eps=settings.eps,
+        amsgrad=amsgrad,
+        maximize=False,
+    )
 
 
 @torch.no_grad()
