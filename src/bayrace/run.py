@@ -81,6 +81,7 @@ def train(
     `overwrite` removes the files of an earlier run; `resume` continues it.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
+    settings = train_settings(config)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     ready = prepared or prepare(config)
@@ -90,7 +91,7 @@ def train(
         likelihoods(config.loss),
         ready.train,
         ready.valid,
-        settings=train_settings(config),
+        settings=settings,
         folder=folder,
         resume=resume,
         observer=observer,
@@ -184,7 +185,7 @@ def write_json(path: Path, evaluations: Sequence[Evaluation]) -> None:
 
 
 def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
-    """Refuse to write over an earlier run; with `overwrite`, remove its files."""
+    """Refuse to write over an earlier run, or to resume where there is none."""
     folder = Path(config.output)
     if folder.is_file():
         raise ConfigError(f"output: {folder} is a file; name a folder")
@@ -194,10 +195,7 @@ def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
                 f"output: {folder} has no {LAST} to resume from; start without --resume"
             )
         return
-    if overwrite:
-        for name in _FILES:
-            (folder / name).unlink(missing_ok=True)
-    elif folder.is_dir() and any(folder.iterdir()):
+    if not overwrite and folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(
             f"output: {folder} exists and is not empty; continue that run with --resume, replace "
             "it with --overwrite, or choose another folder with -o output=..."
@@ -205,8 +203,11 @@ def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
 
 
 def _make_folder(config: Config, *, resume: bool) -> Path:
+    """The folder of the run, without the files of the one it replaces."""
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
     if not resume:
+        for name in _FILES:
+            (folder / name).unlink(missing_ok=True)
         write_atomically(folder / CONFIG, dump_config(config).encode())
     return folder

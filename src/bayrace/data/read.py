@@ -39,6 +39,7 @@ __all__ = [
     "frame_from_atoms",
     "frame_to_atoms",
     "isolated_energies",
+    "iterate_atoms",
     "read_frames",
     "split_isolated",
 ]
@@ -79,6 +80,17 @@ def read_frames(
         for frame in weighted:
             check_frame(frame)
     return weighted
+
+
+def iterate_atoms(paths: Paths) -> Iterator[tuple[str, int, Atoms]]:
+    """Structures one at a time, as (file, number in it, atoms), whatever the size of the files."""
+    for path, selection in _expand(paths):
+        if path.suffix == ".npz":
+            found = read_npz(path)
+            chosen = found if selection is None else _select(found, selection)
+            yield from ((str(path), frame.index, frame_to_atoms(frame)) for frame in chosen)
+            continue
+        yield from ((str(path), index, atoms) for index, atoms in _read_ase(path, selection))
 
 
 def _weigh(frame: Frame, config_weights: Mapping[str, float]) -> Frame:

@@ -97,7 +97,7 @@ def spread_histograms(evaluations: Sequence[Evaluation]) -> Figure:
         joined = np.concatenate([*positive, np.zeros(0)])
         if joined.size:
             low, high = np.log10(joined.min()) - 0.05, np.log10(joined.max()) + 0.05
-            bins = np.logspace(low, high, 40)
+            bins = np.logspace(low, high, 40).tolist()
             for colour, each, values in zip(
                 _colours(evaluations), evaluations, positive, strict=True
             ):

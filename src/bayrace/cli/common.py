@@ -1,0 +1,67 @@
+"""What the commands share: consoles, the options they repeat, and errors in plain words."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+P = ParamSpec("P")
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+ModelFile = Annotated[Path, typer.Argument(help="A potential, as bayrace train writes it.")]
+EnergyKey = Annotated[str | None, typer.Option(help="Key of the energy; default: as in training.")]
+ForcesKey = Annotated[str | None, typer.Option(help="Key of the forces; default: as in training.")]
+StressKey = Annotated[str | None, typer.Option(help="Key of the stress; default: as in training.")]
+
+FAILED, INTERRUPTED = 2, 130
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for results, or for messages; files get wide lines that are never broken."""
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    width = None if terminal else 120
+    return Console(stderr=stderr, highlight=False, soft_wrap=not terminal, width=width)
+
+
+def friendly(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn the errors that users can cause into one red message and exit code 2."""
+
+    @functools.wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            _complain("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            if not _expected(error):
+                raise
+            if kwargs.get("debug"):
+                traceback.print_exc()
+            _complain(str(error))
+            raise typer.Exit(FAILED) from None
+
+    return guarded
+
+
+def _expected(error: Exception) -> bool:
+    """Whether the message of an error is written for users."""
+    if isinstance(error, ValueError | OSError):  # Config-, Data-, Potential-, CheckpointError
+        return True
+    diverged = sys.modules.get("bayrace.train.diverged")  # do not import torch to find out
+    return diverged is not None and isinstance(error, diverged.TrainingDiverged)
+
+
+def _complain(message: str) -> None:
+    console(stderr=True).print(f"[bold red]error:[/] [red]{escape(message)}[/]")

@@ -1,0 +1,40 @@
+"""The command `bayrace`. Torch and ASE are imported inside commands, so that --help is quick."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+import bayrace
+from bayrace.cli import demo, evaluate, info, predict, schema, template, train, validate
+
+app = typer.Typer(
+    name="bayrace",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for _command in (train, evaluate, predict, validate, info, template, schema, demo):
+    _command.register(app)
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Interatomic potentials that know when they are wrong.
+
+    Start with [bold]bayrace demo[/bold], or with your data: [bold]bayrace train data.xyz[/bold].
+    """
+    if version:
+        typer.echo(bayrace.__version__)
+        raise typer.Exit
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,55 @@
+"""`bayrace predict`: energies, forces and stress with their uncertainties, as extended XYZ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("predict")(friendly(predict))
+
+
+def predict(
+    model: ModelFile,
+    files: Annotated[list[str], typer.Argument(help="Structures; globs, file.xyz@:100.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
+    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Predict structures; labels in the input are neither needed nor used.
+
+    Writes energy, forces and stress; *_uncertainty, *_aleatoric and *_epistemic (standard
+    deviations); forces_covariance (9 columns). Units are eV and Å.
+
+    \b
+    Examples:
+      bayrace predict model.bayrace structures.xyz -o predicted.xyz
+      bayrace predict model.bayrace 'md/*.traj' -o predicted.xyz --device cuda
+    """
+    del debug
+    from bayrace.data.read import DataError
+    from bayrace.deploy.extxyz import predict_files
+    from bayrace.potential import Potential
+
+    if any(Path(file).resolve() == output.resolve() for file in files):
+        raise DataError(f"{output}: is also an input; write to another file")
+    potential = Potential.load(model, device=device)
+    columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        count = predict_files(
+            potential,
+            files,
+            output,
+            edge_budget=batch,
+            progress=lambda done: progress.update(task, completed=done),
+        )
+    console().print(f"{count} structures: {output}")

@@ -1,0 +1,142 @@
+"""`bayrace train`: from a YAML configuration, or from a data file alone, to a potential."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
+
+if TYPE_CHECKING:
+    from bayrace.config import Config
+    from bayrace.run import Prepared, RunResult
+
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--override", "-o", help="Change a key: -o train.lr=0.005; may be repeated."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("train")(friendly(train))
+
+
+def train(
+    source: Annotated[
+        str, typer.Argument(help="A YAML configuration, a data file, or the folder of a run.")
+    ],
+    override: Override = None,
+    max_time: Annotated[
+        str | None, typer.Option(help="Stop after 30m, 2h, 90 (seconds); resumed time counts.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Train a potential.
+
+    \b
+    Examples:
+      bayrace train data.xyz --max-time 30m     writes runs/data/model.bayrace
+      bayrace train config.yaml
+      bayrace train config.yaml -o train.lr=0.005 -o model.preset=medium
+      bayrace train runs/data --resume          after Ctrl-C or a crash
+    """
+    del debug  # the decorator reads it
+    overrides = [*(override or []), *([f"train.max_time={max_time}"] if max_time else [])]
+    config = read_source(source, overrides)
+    out = console()
+    result = run_training(config, out, resume=resume, overwrite=overwrite)
+    if result.fit.reason == "interrupted":
+        out.print(f"stopped and saved; continue with: bayrace train {result.folder} --resume")
+        raise typer.Exit(INTERRUPTED)
+
+
+def read_source(source: str, overrides: list[str]) -> Config:
+    """The configuration that a YAML file, a run's folder or a data file stands for."""
+    from bayrace.config import load_config, make_config
+    from bayrace.run import CONFIG
+
+    path = Path(source)
+    if path.suffix in (".yaml", ".yml"):
+        return load_config(path, overrides)
+    if path.is_dir() and (path / CONFIG).is_file():
+        return load_config(path / CONFIG, [*overrides, f"output={source}"])
+    name = path.name.split("@")[0].split(".")[0].strip("*?") or "bayrace"
+    raw = {"data": {"train": source}, "output": f"runs/{name}"}
+    return make_config(raw, overrides, source=source)
+
+
+def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool) -> RunResult:
+    """Train with a display, then print what came of it."""
+    from bayrace import run
+    from bayrace.cli.progress import training_display
+    from bayrace.train.loop import stop_on_signals
+
+    run.check_folder(config, resume=resume, overwrite=overwrite)
+    prepared = run.prepare(config)
+    describe(config, prepared, out)
+    with stop_on_signals() as stop, training_display(out) as observer:
+        result = run.train(
+            config,
+            prepared=prepared,
+            resume=resume,
+            overwrite=overwrite,
+            observer=observer,
+            stop=stop,
+        )
+    conclude(result, out)
+    return result
+
+
+def describe(config: Config, prepared: Prepared, out: Console) -> None:
+    """Say what is about to be trained on what."""
+    from bayrace.data.frame import symbols_of
+
+    train, splits = prepared.train, prepared.splits
+    atoms = sum(len(frame.numbers) for frame in train.frames)
+    weights = sum(value.numel() for value in prepared.model.init(0).values())
+    out.print(
+        f"data   {len(train)} training and {len(prepared.valid)} validation structures, "
+        f"{atoms} atoms of {symbols_of(train.elements)}, "
+        f"{train.mean_neighbours():.1f} neighbours within {train.cutoff:g} Å"
+    )
+    given = config.data.references != "auto"
+    kind = "given" if given else "of isolated atoms" if splits.isolated else "fitted"
+    values = ", ".join(f"{symbols_of([z])} {e:.3f}" for z, e in train.references.items())
+    out.print(f"       reference energies {kind}: {values} eV")
+    model = config.model
+    out.print(
+        f"model  {model.preset}: {model.layers} layers of {model.hidden}, {weights} parameters, "
+        f"{model.dtype}, loss {config.loss.kind}"
+    )
+    out.print(f"run    {escape(config.output)}")
+
+
+def conclude(result: RunResult, out: Console) -> None:
+    """Say why training ended, how good the best parameters are, and where they are."""
+    from bayrace.cli.tables import evaluation_table
+    from bayrace.run import MODEL
+
+    reasons = {"epochs": "all epochs done", "time": "time is up", "interrupted": "interrupted"}
+    reason = reasons.get(result.fit.reason, "no further improvement")
+    metrics = result.fit.metrics
+    shown = [
+        f"{name} MAE {metrics[f'{name}_mae']:.2f} {unit}"
+        for name, unit in (("energy", "meV"), ("forces", "meV/Å"))
+        if f"{name}_mae" in metrics
+    ]
+    best = f"best validation in epoch {result.fit.epoch}: {', '.join(shown)}"
+    out.print(f"{reason}; {best if shown else 'no validation was finished'}")
+    for evaluation in result.evaluations:
+        out.print(evaluation_table(evaluation))
+    out.print(f"potential: {result.folder / MODEL}")
+    sys.stdout.flush()

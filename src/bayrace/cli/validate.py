@@ -1,0 +1,158 @@
+"""`bayrace validate`: what the data hold, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bayrace.cli.common import Debug, EnergyKey, ForcesKey, StressKey, console, friendly
+
+if TYPE_CHECKING:
+    from bayrace.data.check import DataReport
+    from bayrace.data.read import Frame, LabelKeys
+    from bayrace.data.summary import Range, SplitReport
+
+PROBLEMS = 1  # exit code
+_SHOWN = 10
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("validate")(friendly(validate))
+
+
+def validate(
+    files: Annotated[list[str] | None, typer.Argument(help="Data files; globs work.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="Check the data of this configuration instead.")
+    ] = None,
+    energy_key: EnergyKey = None,
+    forces_key: ForcesKey = None,
+    stress_key: StressKey = None,
+    debug: Debug = False,
+) -> None:
+    """Report what data files hold; exit code 1 if something cannot be used.
+
+    Outliers and duplicates are warnings.
+
+    \b
+    Examples:
+      bayrace validate train.xyz test.xyz
+      bayrace validate --config config.yaml
+    """
+    del debug
+    if bool(files) == (config is not None):
+        raise ValueError("give data files, or --config with a configuration that names them")
+    from bayrace.data.check import report
+    from bayrace.data.read import LabelKeys
+
+    out = console()
+    keys = LabelKeys(energy_key, forces_key, stress_key, None, None)
+    splits, found = from_config(config) if config else from_files(files or [], keys)
+    print_report(report(splits), out)
+    for problem in found:
+        out.print(f"[red]problem:[/] {escape(problem)}")
+    if found:
+        raise typer.Exit(PROBLEMS)
+    out.print("[green]no problems[/]")
+
+
+Found = tuple[dict[str, list["Frame"]], list[str]]
+
+
+def from_files(files: Sequence[str], keys: LabelKeys) -> Found:
+    """Frames of each file, and every problem."""
+    return check({file: [file] for file in files}, keys, need_forces=True)
+
+
+def from_config(path: Path) -> Found:
+    """Frames of each split of a configuration, and every problem."""
+    from bayrace.config import load_config
+    from bayrace.config.build import label_keys
+    from bayrace.data.split import split
+
+    config = load_config(path)
+    data = config.data
+    named = {"train": data.train} | {f"test {name}": paths for name, paths in data.test.items()}
+    if isinstance(data.valid, tuple):
+        named["valid"] = data.valid
+    splits, found = check(named, label_keys(data), need_forces=config.loss.forces > 0)
+    if not isinstance(data.valid, tuple) and len(splits.get("train", [])) > 1:
+        splits["train"], splits["valid"] = split(
+            splits["train"], valid=data.valid, seed=config.seed
+        )
+    return splits, found
+
+
+def check(named: Mapping[str, Sequence[str]], keys: LabelKeys, *, need_forces: bool) -> Found:
+    """Read named sets of files; a set that cannot be read is a problem."""
+    from bayrace.data.check import problems
+    from bayrace.data.read import DataError, read_frames
+
+    splits: dict[str, list[Frame]] = {}
+    found: list[str] = []
+    for name, paths in named.items():
+        try:
+            frames = read_frames(list(paths), keys=keys, config_weights={}, check=False)
+        except DataError as error:
+            found.append(str(error))
+            continue
+        bad = problems(frames, need_forces=False)
+        found += bad
+        if not bad:
+            splits[name] = frames
+    everything = [frame for frames in splits.values() for frame in frames]
+    return splits, found + (problems(everything, need_forces=need_forces) if everything else [])
+
+
+def print_report(report: DataReport, out: Console) -> None:
+    """Counts and ranges of each split, then warnings."""
+    for part in report.splits:
+        out.print(split_table(part))
+    outliers = [f"{each.frame}: {each.remark} ({each.value:.3g})" for each in report.outliers]
+    pairs = [
+        f"{each.first} and {each.second}"
+        + (f" (in {each.first_split} and {each.second_split})" if each.across else "")
+        for each in report.duplicates
+    ]
+    for title, lines in (("outlier", outliers), ("same geometry", pairs)):
+        for line in lines[:_SHOWN]:
+            out.print(f"[yellow]{title}:[/] {escape(line)}")
+        if len(lines) > _SHOWN:
+            out.print(f"[yellow]{title}:[/] and {len(lines) - _SHOWN} more")
+
+
+def split_table(part: SplitReport) -> Table:
+    """One split as a table of two columns."""
+    table = Table(show_header=False, box=None, title=part.name, title_justify="left")
+    rows = {
+        "structures": str(part.frames),
+        "atoms": f"{part.atoms}: {_counts(part.elements)}",
+        "atoms per structure": _range(part.atoms_per_frame),
+        "energy per atom (eV)": _range(part.energy_per_atom),
+        "force norm (eV/Å)": _range(part.force),
+        "force rms (eV/Å)": "–" if part.force_rms is None else f"{part.force_rms:.4g}",
+        "stress (eV/Å³)": _range(part.stress),
+        "periodicity": _counts(part.periodic),
+        "config types": _counts(part.config_types),
+        "without label": _counts(part.missing),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _counts(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in values.items()) or "–"
+
+
+def _range(value: Range | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value.low:.6g} to {value.high:.6g}, mean {value.mean:.6g}"

@@ -1,0 +1,144 @@
+"""Predictions as extended XYZ: every structure of some files, with what the potential says of it.
+
+    energy, free_energy     eV                  *_uncertainty, *_aleatoric, *_epistemic: standard
+    forces                  eV/Å, 3 columns     deviations in the unit and shape of the quantity
+    stress                  eV/Å³               (fully periodic structures only)
+    forces_covariance       (eV/Å)², 9 columns: the total 3×3 covariance of each atom's force
+
+Whatever else the input holds is kept. Results of another calculator in the input, which these names
+would hide, are kept as REF_energy, REF_forces and REF_stress.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.io.extxyz import output_column_format
+
+from bayrace.data.check import check_frame
+from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
+from bayrace.potential import Potential
+from bayrace.predict import predict_frames
+from bayrace.types import Prediction, Uncertain, standard_deviation
+
+_LABELS = ("energy", "forces", "stress")
+_KINDS = ("uncertainty", "aleatoric", "epistemic")
+
+
+def predict_files(
+    potential: Potential,
+    paths: str | Path | Sequence[str | Path],
+    target: str | Path,
+    *,
+    edge_budget: int = 20_000,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Predict every structure of `paths`, a batch at a time, and write them to `target`.
+
+    Returns the number of structures. The file appears under its name only when it is complete.
+    """
+    target = Path(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.part")
+    count = 0
+    try:
+        with part.open("w", encoding="utf-8") as file:
+            for atoms in predict_atoms(
+                potential, paths, edge_budget=edge_budget, progress=progress
+            ):
+                _write(file, atoms)
+                count += 1
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+def predict_atoms(
+    potential: Potential,
+    paths: str | Path | Sequence[str | Path],
+    *,
+    edge_budget: int = 20_000,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Atoms]:
+    """The structures of files one at a time, carrying predictions as ASE results and arrays."""
+    waiting: deque[Atoms] = deque()
+
+    def frames() -> Iterator[Frame]:
+        for source, index, atoms in iterate_atoms(paths):
+            frame = frame_from_atoms(atoms, keys=None, source=source, index=index)
+            check_frame(frame)
+            waiting.append(atoms)
+            yield frame
+
+    for group, prediction in predict_frames(
+        potential.model,
+        potential.members,
+        frames(),
+        references=potential.references,
+        lambdas=potential.lambdas,
+        stress=True,
+        edge_budget=edge_budget,
+        progress=progress,
+    ):
+        ends = np.cumsum([len(frame.numbers) for frame in group])
+        for place, end in enumerate(ends):
+            atoms = waiting.popleft()
+            yield _annotate(atoms, prediction, place, slice(end - len(atoms), end))
+
+
+def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> Atoms:
+    """The structure `place` of a prediction, whose atoms are `rows`."""
+    results = dict(getattr(atoms.calc, "results", {}))
+    for name in _LABELS:  # keep what would be hidden
+        kept = atoms.arrays if name == "forces" else atoms.info
+        if name in results:
+            kept.setdefault(f"REF_{name}", results[name])
+    values: dict[str, Any] = {"energy": float(prediction.energy.mean[place])}
+    values["free_energy"] = values["energy"]
+    values["forces"] = prediction.forces.mean[rows].numpy(force=True)
+    atoms.info |= _spreads("energy", prediction.energy, place)
+    atoms.arrays |= _spreads("forces", prediction.forces, rows)
+    covariance = prediction.forces.total[rows].numpy(force=True)
+    atoms.arrays["forces_covariance"] = covariance.reshape(-1, 9)
+    if prediction.stress is not None and atoms.pbc.all():
+        values["stress"] = prediction.stress.mean[place].numpy(force=True)
+        atoms.info |= _spreads("stress", prediction.stress, place)
+    atoms.calc = SinglePointCalculator(atoms, **values)
+    return atoms
+
+
+def _spreads(name: str, value: Uncertain, where: int | slice) -> dict[str, Any]:
+    """Standard deviations by name."""
+    variances = (value.total, value.aleatoric, value.epistemic)
+    stds = (standard_deviation(variance, like=value.mean)[where] for variance in variances)
+    arrays = (std.numpy(force=True) for std in stds)
+    return {
+        f"{name}_{kind}": float(array) if array.ndim == 0 else array
+        for kind, array in zip(_KINDS, arrays, strict=True)
+    }
+
+
+def _write(file: TextIO, atoms: Atoms) -> None:
+    """Write one frame; ASE's own writer keeps eight decimals, too few for a covariance."""
+    plain = atoms.copy()
+    plain.info |= {k: v for k, v in atoms.calc.results.items() if k != "forces"}
+    plain.arrays["forces"] = atoms.calc.results["forces"]
+    plain.arrays["symbols"] = np.array(atoms.get_chemical_symbols())
+    hidden = ("symbols", "positions", "numbers")
+    columns = ["symbols", "positions", *(name for name in plain.arrays if name not in hidden)]
+    arrays = {name: plain.arrays[name] for name in columns}
+    comment, widths, _, line = output_column_format(plain, columns, arrays, True)
+    line = line.replace("%16.8f", "%17.10g")
+    flat = [
+        arrays[name].reshape(len(plain), width) for name, width in zip(columns, widths, strict=True)
+    ]
+    file.write(f"{len(plain)}\n{comment}\n")
+    for row in range(len(plain)):
+        file.write(line % tuple(value for block in flat for value in block[row]))
