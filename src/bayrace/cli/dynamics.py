@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from ase import units
@@ -40,12 +41,12 @@ def langevin(
     progress: Callable[[int], None],
 ) -> Trajectory:
     """Langevin dynamics at `temperature` (K) with steps of `timestep` fs."""
-    atoms = frame_to_atoms(start)
+    atoms: Any = frame_to_atoms(start)  # ASE has no types
     calculator = atoms.calc = Calculator(potential)
     random = np.random.default_rng(seed)
     MaxwellBoltzmannDistribution(atoms, temperature_K=temperature, rng=random)
     Stationary(atoms)
-    dynamics = Langevin(
+    dynamics: Any = Langevin(
         atoms, timestep * units.fs, temperature_K=temperature, friction=0.01 / units.fs, rng=random
     )
     record = Trajectory()

@@ -62,8 +62,10 @@ def evaluate(
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     evaluations = []
-    for file in files:
-        evaluations.append(evaluate_file(potential, file, keys, batch))
+    names = [Path(file).name for file in files]
+    for file, name in zip(files, names, strict=True):
+        unique = name if names.count(name) == 1 else file
+        evaluations.append(evaluate_file(potential, file, keys, name=unique, batch=batch))
         console().print(evaluation_table(evaluations[-1]))
     if json_file is not None:
         write_json(json_file, model, evaluations)
@@ -91,7 +93,9 @@ def label_keys(
     )
 
 
-def evaluate_file(potential: Potential, file: str, keys: LabelKeys, batch: int) -> Evaluation:
+def evaluate_file(
+    potential: Potential, file: str, keys: LabelKeys, *, name: str, batch: int
+) -> Evaluation:
     """Evaluate one file with a progress bar."""
     from bayrace.data.read import DataError, read_frames, split_isolated
     from bayrace.report.evaluation import evaluate as compare
@@ -103,11 +107,11 @@ def evaluate_file(potential: Potential, file: str, keys: LabelKeys, batch: int) 
             "--energy-key and --forces-key, or use bayrace predict"
         )
     with Progress(console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(Path(file).name, total=len(frames))
+        task = progress.add_task(name, total=len(frames))
         return compare(
             potential,
             frames,
-            name=file,
+            name=name,
             edge_budget=batch,
             progress=lambda done: progress.update(task, completed=done),
         )

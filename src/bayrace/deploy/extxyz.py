@@ -110,7 +110,7 @@ def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> 
     if prediction.stress is not None and atoms.pbc.all():
         values["stress"] = prediction.stress.mean[place].numpy(force=True)
         atoms.info |= _spreads("stress", prediction.stress, place)
-    atoms.calc = SinglePointCalculator(atoms, **values)
+    atoms.calc = SinglePointCalculator(atoms, **values)  # type: ignore[no-untyped-call]
     return atoms
 
 
@@ -125,7 +125,7 @@ def _spreads(name: str, value: Uncertain, where: int | slice) -> dict[str, Any]:
     }
 
 
-def _write(file: TextIO, atoms: Atoms) -> None:
+def _write(file: TextIO, atoms: Any) -> None:
     """Write one frame; ASE's own writer keeps eight decimals, too few for a covariance."""
     plain = atoms.copy()
     plain.info |= {k: v for k, v in atoms.calc.results.items() if k != "forces"}
@@ -134,7 +134,9 @@ def _write(file: TextIO, atoms: Atoms) -> None:
     hidden = ("symbols", "positions", "numbers")
     columns = ["symbols", "positions", *(name for name in plain.arrays if name not in hidden)]
     arrays = {name: plain.arrays[name] for name in columns}
-    comment, widths, _, line = output_column_format(plain, columns, arrays, True)
+    comment, widths, _, line = output_column_format(  # type: ignore[no-untyped-call]
+        plain, columns, arrays, True
+    )
     line = line.replace("%16.8f", "%17.10g")
     flat = [
         arrays[name].reshape(len(plain), width) for name, width in zip(columns, widths, strict=True)

@@ -169,7 +169,8 @@ def _scatter(
     if x.size > _DRAWN:
         chosen = np.random.default_rng(0).choice(x.size, _DRAWN, replace=False)
         x, y = x[chosen], y[chosen]
-    axes.scatter(x, y, s=5, alpha=0.25, c=colour, linewidths=0, rasterized=True)
+    alpha = 0.25 if x.size > 1000 else 0.6
+    axes.scatter(x, y, s=6, alpha=alpha, c=colour, linewidths=0, rasterized=True)
     axes.scatter([], [], s=20, c=colour, label=name)  # a legend entry that can be seen
 
 
