@@ -50,6 +50,7 @@ class System:
     method: str
     start: Callable[[np.random.Generator], Atoms]
     timestep: float  # fs
+    friction: float  # 1/fs
     equilibration: int  # steps before the first frame
     interval: int  # steps between frames
 
@@ -117,8 +118,24 @@ def ammonia(rng: np.random.Generator) -> Atoms:
     return Atoms(atoms.numbers, atoms.positions, cell=atoms.cell, pbc=True)
 
 
-ETHANOL = System("ethanol", "GFN2-xTB", ethanol, timestep=0.5, equilibration=2000, interval=200)
-AMMONIA = System("ammonia", "GFN1-xTB", ammonia, timestep=1.0, equilibration=150, interval=30)
+ETHANOL = System(
+    "ethanol",
+    "GFN2-xTB",
+    ethanol,
+    timestep=0.5,
+    friction=0.02,
+    equilibration=2000,
+    interval=200,
+)
+AMMONIA = System(
+    "ammonia",
+    "GFN1-xTB",
+    ammonia,
+    timestep=1.0,
+    friction=0.05,  # forgets fast: a step costs fifty times that of ethanol
+    equilibration=100,
+    interval=20,
+)
 PARTS = (
     Part(ETHANOL, "train", 300.0, trajectories=8, frames=50),
     Part(ETHANOL, "valid", 300.0, trajectories=2, frames=25),
@@ -144,7 +161,7 @@ def _trajectory(job: tuple[Part, int]) -> tuple[list[Atoms], float]:
         atoms,
         timestep=system.timestep * units.fs,
         temperature_K=part.temperature,
-        friction=0.02 / units.fs,
+        friction=system.friction / units.fs,
         fixcm=False,  # ASE's fixcm=True samples a slightly wrong distribution for few atoms
         rng=rng,
     )
