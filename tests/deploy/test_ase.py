@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import ase.io
@@ -37,6 +38,14 @@ def metal(alloy: Atoms, potential: Potential) -> Atoms:
     atoms.rattle(0.05, seed=3)
     atoms.calc = Calculator(potential)
     return atoms
+
+
+@pytest.fixture
+def moving(metal: Atoms, potential: Potential) -> Atoms:
+    """The same with one member of the posterior, for long runs."""
+    first = {name: value[:1] for name, value in potential.members.items()}
+    metal.calc = Calculator(replace(potential, members=first))
+    return metal
 
 
 def heated(atoms: Atoms, temperature: float) -> Atoms:
@@ -143,78 +152,85 @@ def test_skin_changes_nothing_but_speed(metal: Atoms, potential: Potential) -> N
     assert 1 < metal.calc.neighbours.rebuilds < 15
 
 
-def test_bfgs(metal: Atoms) -> None:
-    with BFGS(metal, logfile=None) as optimiser:
+def test_bfgs(moving: Atoms) -> None:
+    with BFGS(moving, logfile=None) as optimiser:
         assert optimiser.run(fmax=0.01, steps=100)
-    assert np.abs(metal.get_forces()).max() < 0.01
+    assert np.abs(moving.get_forces()).max() < 0.01
 
 
-def test_cell_relaxation(metal: Atoms) -> None:
-    metal.set_cell(metal.cell.array * 1.02, scale_atoms=True)
-    with BFGS(FrechetCellFilter(metal), logfile=None) as optimiser:
+def test_cell_relaxation(moving: Atoms) -> None:
+    moving.set_cell(moving.cell.array * 1.02, scale_atoms=True)
+    with BFGS(FrechetCellFilter(moving), logfile=None) as optimiser:
         assert optimiser.run(fmax=0.02, steps=200)
-    assert np.abs(metal.get_stress()).max() < 0.02 / 10
-    assert metal.calc.neighbours.rebuilds < optimiser.nsteps
+    assert np.abs(moving.get_stress()).max() < 0.02 / 10
+    assert moving.calc.neighbours.rebuilds < optimiser.nsteps
 
 
-def test_nve_conserves_energy(metal: Atoms) -> None:
-    heated(metal, 300.0)
+def test_nve_conserves_energy(moving: Atoms) -> None:
+    heated(moving, 300.0)
     totals: list[float] = []
-    with VelocityVerlet(metal, 1.0 * units.fs) as dynamics:
-        dynamics.attach(lambda: totals.append(metal.get_total_energy()), interval=1)
-        dynamics.run(150)
-    assert np.ptp(totals) < 1e-3 * len(metal)
+    with VelocityVerlet(moving, 1.0 * units.fs) as dynamics:
+        dynamics.attach(lambda: totals.append(moving.get_total_energy()), interval=1)
+        dynamics.run(60)
+    assert np.ptp(totals) < 1e-3 * len(moving)
     # halving the step divides the error of a symplectic integrator by four
     again: list[float] = []
-    metal.set_momenta(-metal.get_momenta())
-    with VelocityVerlet(metal, 0.5 * units.fs) as dynamics:
-        dynamics.attach(lambda: again.append(metal.get_total_energy()), interval=1)
-        dynamics.run(300)
+    moving.set_momenta(-moving.get_momenta())
+    with VelocityVerlet(moving, 0.5 * units.fs) as dynamics:
+        dynamics.attach(lambda: again.append(moving.get_total_energy()), interval=1)
+        dynamics.run(120)
     assert np.ptp(again) == pytest.approx(np.ptp(totals) / 4, rel=0.25)
 
 
-def test_nvt_holds_a_temperature(metal: Atoms) -> None:
-    heated(metal, 300.0)
+def test_nvt_holds_a_temperature(moving: Atoms) -> None:
+    heated(moving, 300.0)
     with Langevin(
-        metal, 2 * units.fs, temperature_K=300, friction=0.05, rng=np.random.default_rng(0)
+        moving,
+        2 * units.fs,
+        temperature_K=300,
+        friction=0.05 / units.fs,
+        fixcm=False,
+        rng=np.random.default_rng(0),
     ) as dynamics:
-        dynamics.run(100)
-    assert 50 < metal.get_temperature() < 900
-    assert metal.calc.neighbours.rebuilds < 100
+        dynamics.run(60)
+    assert 50 < moving.get_temperature() < 900
+    assert moving.calc.neighbours.rebuilds < 40
 
 
-def test_npt_relaxes_the_pressure(metal: Atoms) -> None:
-    heated(metal, 100.0)
-    metal.set_cell(metal.cell.array * 0.97, scale_atoms=True)
-    before = metal.get_stress()[:3].mean()
+@pytest.mark.parametrize("stretch", [0.93, 1.03])
+def test_npt_relaxes_the_pressure(moving: Atoms, stretch: float) -> None:
+    heated(moving, 100.0)
+    moving.set_cell(moving.cell.array * stretch, scale_atoms=True)
+    tension, volume = moving.get_stress()[:3].mean(), moving.get_volume()
     with NPTBerendsen(
-        metal,
+        moving,
         2 * units.fs,
         temperature_K=100,
         pressure_au=0.0,
-        taup=100 * units.fs,
+        taup=50 * units.fs,
         compressibility_au=1 / (100 * units.GPa),
     ) as dynamics:
-        dynamics.run(100)
-    assert before < 0
-    assert abs(metal.get_stress()[:3].mean()) < 0.5 * abs(before)
-    assert metal.calc.neighbours.rebuilds < 50
+        dynamics.run(30)
+    assert np.sign(tension) == np.sign(stretch - 1)
+    change = moving.get_volume() / volume - 1
+    assert -0.1 < change * np.sign(tension) < -0.01  # tension contracts, pressure expands
+    assert moving.calc.neighbours.rebuilds < 15
 
 
-def test_npt_with_a_flexible_cell(metal: Atoms) -> None:
-    heated(metal, 200.0)
-    start = metal.cell.array.copy()
+def test_npt_with_a_flexible_cell(moving: Atoms) -> None:
+    heated(moving, 200.0)
+    start = moving.cell.array.copy()
     with MTKNPT(
-        metal,
+        moving,
         2 * units.fs,
         temperature_K=200,
         pressure_au=0.0,
         tdamp=100 * units.fs,
         pdamp=1000 * units.fs,
     ) as dynamics:
-        dynamics.run(50)
-    assert not np.allclose(metal.cell.array, start)
-    assert np.isfinite(metal.get_forces()).all()
+        dynamics.run(40)
+    assert not np.allclose(moving.cell.array, start)
+    assert np.isfinite(moving.get_forces()).all()
 
 
 def test_files_and_precision(potential: Potential, metal: Atoms, tmp_path: Path) -> None:
