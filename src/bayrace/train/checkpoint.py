@@ -58,7 +58,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file at `path` by `data`; readers and crashes see the old or the new whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(data)
