@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bayrace.config import ConfigError, make_config
+from bayrace.config.build import label_keys, lambdas, likelihoods, noise_spec, train_settings
+from bayrace.likelihood.gaussian import GaussianNoise
+from bayrace.likelihood.mse import SquaredError
+from bayrace.train.schedule import Constant, Plateau, WarmupCosine
+from bayrace.train.settings import MONITORS
+
+
+def config(*overrides):
+    return make_config({"data": {"train": "a.xyz"}}, overrides)
+
+
+def test_squared_errors_carry_their_options():
+    loss = config("loss.kind=mse", "loss.robust=huber", "loss.forces=7").loss
+    likelihood = likelihoods(loss)(0)
+    assert isinstance(likelihood, SquaredError)
+    assert (likelihood.robust, likelihood.lambdas) == ("huber", lambdas(loss))
+    assert lambdas(loss).forces == 7
+    assert noise_spec(loss).kind == "none"
+
+
+def test_the_warm_up_ends():
+    loss = config("loss.warmup_epochs=3", "loss.beta=0.5").loss
+    at = likelihoods(loss)
+    assert all(isinstance(at(epoch), GaussianNoise) for epoch in range(5))
+    assert [at(epoch).warmup for epoch in range(5)] == [True, True, True, False, False]
+    assert at(4).beta == 0.5
+
+
+@pytest.mark.parametrize(("kind", "noise"), [("nll_e", "energy"), ("nll_jef", "joint")])
+def test_likelihoods_ask_for_their_noise(kind, noise):
+    loss = config(f"loss.kind={kind}", "loss.covariance=cholesky").loss
+    assert noise_spec(loss).kind == noise
+    assert noise_spec(loss).covariance == "cholesky"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("constant", Constant), ("plateau", Plateau), ("cosine", WarmupCosine)]
+)
+def test_schedules_by_name(name, kind):
+    assert isinstance(train_settings(config(f"train.schedule={name}")).schedule, kind)
+
+
+@pytest.mark.parametrize("monitor", MONITORS)
+def test_every_monitor_can_be_configured(monitor):
+    assert train_settings(config(f"train.monitor={monitor}")).monitor == monitor
+
+
+def test_settings_follow_the_configuration():
+    settings = train_settings(config("train.max_time=2m", "seed=5", "loss.stress=1"))
+    assert (settings.max_time, settings.seed, settings.stress) == (120, 5, True)
+    assert settings.device in ("cpu", "cuda")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(ConfigError, match="train.device: 'cuda', but torch sees no GPU"):
+        train_settings(config("train.device=cuda"))
+
+
+def test_label_keys():
+    keys = label_keys(config("data.energy_key=REF_energy", "data.virial_key=v").data)
+    assert keys.configured() == ("REF_energy", "v")
