@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -134,12 +133,11 @@ def test_time_limit(runner: ModuleType, tmp_path: Path) -> None:
         "schedule": WarmupCosine(warmup=1, floor=0.1),
         "valid_every": 1000,
     }
-    begin = time.monotonic()
     result = runner.train(tmp_path, **changes)
-    assert 1.2 < time.monotonic() - begin < 2.5
+    assert 1.3 < result.history[-1]["elapsed"] < 2.0  # the last validation included
     assert result.reason == "time"
     assert "valid" in result.history[-1]
-    assert result.history[-1]["learning_rate"] == pytest.approx(0.005, rel=0.1)
+    assert 0.005 <= result.history[-1]["learning_rate"] < 0.0075  # from 0.05, floor 0.005
     again = runner.train(tmp_path, resume=True, **changes)
     assert again.history == result.history
     longer = runner.train(tmp_path, resume=True, **(changes | {"max_time": 2.0}))
