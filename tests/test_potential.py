@@ -107,6 +107,10 @@ def test_predict_takes_atoms_frames_and_sequences(make_potential: Make) -> None:
     torch.testing.assert_close(potential.predict(frame).energy.mean, several.energy.mean[:1])
     with pytest.raises(DataError, match="atom 0 is N"):
         potential.predict(molecule("N2"))
+    broken = molecule("CH4")
+    broken.positions[1] = np.nan
+    with pytest.raises(DataError, match="nan"):
+        potential.predict(broken)
 
 
 def test_missing_file(tmp_path: Path) -> None:

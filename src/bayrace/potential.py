@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 
 import bayrace
+from bayrace.data.check import check_frame
 from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.model.noise import Lambdas
 from bayrace.model.race import Race
@@ -167,10 +168,9 @@ _COPY = "fetch or copy the file again, or train anew"
 def _frames(structures: Any) -> Iterable[Frame]:
     single = isinstance(structures, Frame) or hasattr(structures, "get_positions")
     for index, item in enumerate([structures] if single else structures):
-        if isinstance(item, Frame):
-            yield item
-        else:
-            yield frame_from_atoms(item, keys=None, index=index)
+        frame = item if isinstance(item, Frame) else frame_from_atoms(item, keys=None, index=index)
+        check_frame(frame)
+        yield frame
 
 
 def _checksum(text: str, tensors: Params) -> str:
@@ -275,6 +275,3 @@ def _check_members(members: Params, model: Race, path: Path) -> None:
             f"{path}: weights of {sorted(counts)} members; every tensor must hold the same number, "
             "at least one"
         )
-
-
-__all__ = ["FORMAT_VERSION", "Potential", "PotentialError", "resolve_device", "resolve_dtype"]

@@ -168,7 +168,10 @@ def test_bad_geometries_are_refused() -> None:
     with pytest.raises(ValueError, match="no atoms"):
         neighbours.graph(geometry(Atoms()), dtype=torch.float64)
     flat = Atoms("Al", cell=[3, 3, 0], pbc=True)
-    with pytest.raises(ValueError, match="needs a lattice vector of its own; set the cell"):
+    with pytest.raises(ValueError, match=r"the periodic cell vectors .* span a volume of 0"):
         neighbours.graph(geometry(flat), dtype=torch.float64)
+    overlapping = Atoms("CO", positions=np.zeros((2, 3)))
+    with pytest.raises(ValueError, match=r"atoms 0 \(C\) and 1 \(O\) are 0 Å apart"):
+        neighbours.graph(geometry(overlapping), dtype=torch.float64)
     with pytest.raises(ValueError, match=r"skin=-1\.0 Å: give a length of zero or more"):
         make_list(skin=-1.0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.data.batch import batch_order, build_graph, collate
+from bayrace.data.check import check_frame
 from bayrace.data.frame import Frame
 from bayrace.types import GraphBatch
 
@@ -60,7 +61,7 @@ class VerletList:
 
     def _search(self, geometry: Geometry) -> _Candidates:
         self.rebuilds += 1
-        _check_cell(geometry)
+        check_frame(_frame(geometry))
         wraps = np.floor(geometry.positions @ np.linalg.pinv(geometry.cell))
         local = replace(geometry, positions=_local(geometry, wraps))
         reach = self._cutoff + self._skin
@@ -186,13 +187,4 @@ def _check(geometry: Geometry) -> None:
         raise ValueError(
             f"atom {atom} is at {geometry.positions[atom]}: the simulation has blown up; use a "
             "smaller time step, or check whether the potential was trained for such structures"
-        )
-
-
-def _check_cell(geometry: Geometry) -> None:
-    periodic = geometry.cell[geometry.pbc]
-    if not np.isfinite(geometry.cell).all() or np.linalg.matrix_rank(periodic) < len(periodic):
-        raise ValueError(
-            f"pbc={geometry.pbc.tolist()} with cell={geometry.cell.tolist()}: a periodic direction "
-            "needs a lattice vector of its own; set the cell, or pbc=False for a molecule"
         )
