@@ -1,6 +1,6 @@
 """The edge convolution, the one operation that bounds everything, behind one seam.
 
-out[n, row, c] = Σ over edges e into n of R[pair(e), k, c] Σ_{m1, m2} CG x[sender(e), m1, c] Y[e, m2]
+out[n, row, c] = Σ_{edges e into n} R[pair(e), k, c] Σ_{m1, m2} CG x[sender(e), m1, c] Y[e, m2]
 
 for every path k = (input irrep, l2, output irrep). Rows are ordered by output irrep, then m3, then
 path, so that the slice of one irrep is a view of shape (N, 2l + 1, paths · C).
@@ -8,73 +8,26 @@ path, so that the slice of one irrep is a view of shape (N, 2l + 1, paths · C).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Literal
+import logging
+import os
+from functools import cache
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from bayrace.nn import fused
+from bayrace.nn.compiler import CompilerError, find_compiler
 from bayrace.nn.irreps import Irrep, clebsch_gordan
+from bayrace.nn.plan import Path, Plan
+from bayrace.nn.tables import constant
 from bayrace.types import GraphBatch
+
+__all__ = ["Kernel", "Path", "Plan", "convolve", "convolve_plain", "kernel_status", "prepare"]
 
 Kernel = Literal["auto", "plain", "fused"]
 
-
-Path = tuple[Irrep, int, Irrep]
-"""Input irrep, degree of the harmonic, output irrep."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The paths of a convolution and where their numbers lie."""
-
-    inputs: tuple[Irrep, ...]
-    l_max: int
-    outputs: tuple[Irrep, ...]
-
-    @cached_property
-    def paths(self) -> tuple[Path, ...]:
-        """Every allowed path, grouped by output irrep; a path's index is its row of R."""
-        return tuple(
-            (source, degree, target)
-            for target in self.outputs
-            for source in self.inputs
-            for degree in range(self.l_max + 1)
-            if abs(source.l - degree) <= target.l <= source.l + degree
-            and source.p * (-1) ** degree == target.p
-        )
-
-    @cached_property
-    def input_offset(self) -> dict[Irrep, int]:
-        """First component of each input irrep in x."""
-        return _offsets({irrep: irrep.dim for irrep in self.inputs})
-
-    @cached_property
-    def input_dim(self) -> int:
-        return sum(irrep.dim for irrep in self.inputs)
-
-    def path_count(self, target: Irrep) -> int:
-        return sum(path[2] == target for path in self.paths)
-
-    @cached_property
-    def output_offset(self) -> dict[Irrep, int]:
-        """First row of each output irrep."""
-        return _offsets({irrep: irrep.dim * self.path_count(irrep) for irrep in self.outputs})
-
-    @cached_property
-    def rows(self) -> int:
-        return sum(irrep.dim * self.path_count(irrep) for irrep in self.outputs)
-
-    def split(self, out: Tensor) -> dict[Irrep, Tensor]:
-        """Views (N, 2l + 1, paths · C) of the output for each output irrep that has a path."""
-        views = {}
-        for irrep in self.outputs:
-            count, start = self.path_count(irrep), self.output_offset[irrep]
-            if count:
-                rows = out[..., start : start + irrep.dim * count, :]
-                views[irrep] = rows.reshape(*out.shape[:-2], irrep.dim, count * out.shape[-1])
-        return views
+_log = logging.getLogger(__name__)
 
 
 def convolve(
@@ -94,11 +47,14 @@ def convolve(
         harmonics: Y, (E, (plan.l_max + 1)²).
         radial: R, (P, paths, C), one row per undirected pair.
         batch: the graph; edges sorted by receiver.
-        kernel: which implementation; `auto` takes the fastest that is available.
+        kernel: which implementation; `auto` takes the fastest that is available. The environment
+            variable BAYRACE_KERNEL decides for `auto`.
 
     Returns:
         (N, plan.rows, C)
     """
+    if _resolve(plan, features.shape[-1], features.dtype, features.device.type, kernel) == "fused":
+        return fused.convolve_fused(plan, features, harmonics, radial, batch)
     return convolve_plain(plan, features, harmonics, radial, batch)
 
 
@@ -111,7 +67,7 @@ def convolve_plain(
     groups: dict[Irrep, list[Tensor]] = {irrep: [] for irrep in plan.outputs}
     for k, (source, degree, target) in enumerate(plan.paths):
         start = plan.input_offset[source]
-        table = _table(source.l, degree, target.l, features.dtype, features.device)
+        table = _table(source.l, degree, target.l, features)
         angular = harmonics[:, degree**2 : (degree + 1) ** 2]  # (E, m2)
         coupling = torch.einsum("eb,abc->eca", angular, table)  # (E, m3, m1)
         message = coupling @ sent[:, start : start + source.dim]  # (E, m3, C)
@@ -122,14 +78,70 @@ def convolve_plain(
     return empty.index_add(0, receiver, messages)
 
 
-def _offsets(sizes: dict[Irrep, int]) -> dict[Irrep, int]:
-    offsets, start = {}, 0
-    for irrep, size in sizes.items():
-        offsets[irrep] = start
-        start += size
-    return offsets
+def prepare(plan: Plan, channels: int, dtype: torch.dtype, *, kernel: Kernel = "auto") -> Kernel:
+    """Build what a convolution on the CPU needs ahead of its first call; say which kernel it is."""
+    chosen: Kernel = _resolve(plan, channels, dtype, "cpu", kernel)
+    return chosen
 
 
-@lru_cache(maxsize=None)
-def _table(l1: int, l2: int, l3: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(clebsch_gordan(l1, l2, l3), dtype=dtype, device=device)
+def kernel_status() -> str:
+    """One line on the kernel that `auto` takes, for `bayrace info`."""
+    if _from_environment() == "plain":
+        return "plain (BAYRACE_KERNEL=plain)"
+    try:
+        compiler = find_compiler()
+    except CompilerError as error:
+        return f"plain ({error})"
+    threads = "OpenMP" if compiler.threads else "one thread"
+    return f"fused ({compiler.command}, {8 * compiler.vector_bytes}-bit vectors, {threads})"
+
+
+def _from_environment() -> Kernel:
+    name = os.environ.get("BAYRACE_KERNEL", "auto")
+    if name not in get_args(Kernel):
+        raise ValueError(f"BAYRACE_KERNEL={name!r}: choose one of {', '.join(get_args(Kernel))}")
+    return name  # type: ignore[return-value]
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _resolve(plan: Plan, channels: int, dtype: torch.dtype, device: str, kernel: Kernel) -> Kernel:
+    """`plain` or `fused`, after building the latter."""
+    chosen = _from_environment() if kernel == "auto" else kernel
+    if chosen == "plain":
+        return "plain"
+    problem = _problem(plan, channels, dtype, device)
+    if problem is None:
+        return "fused"
+    if chosen == "fused":
+        raise RuntimeError(f"kernel='fused' is not available: {problem}; or choose kernel='plain'")
+    return "plain"
+
+
+@cache
+def _problem(plan: Plan, channels: int, dtype: torch.dtype, device: str) -> str | None:
+    """Why the fused kernel cannot be had, logged once; None if it can."""
+    if device != "cpu":
+        return f"it runs on the CPU, not on {device}"
+    if dtype not in fused.DTYPES:
+        return f"it computes in float32 or float64, not {dtype}"
+    if not plan.paths:
+        return "the plan has no paths"
+    try:
+        fused.load(plan.key, dtype, fused.lanes_for(channels, dtype))
+    except CompilerError as error:
+        _warn_once(str(error))
+        return str(error)
+    return None
+
+
+@cache
+def _warn_once(problem: str) -> None:
+    _log.warning("the convolution runs in plain PyTorch, many times slower: %s", problem)
+
+
+def _table(l1: int, l2: int, l3: int, like: Tensor) -> Tensor:
+    return constant(
+        ("clebsch_gordan", l1, l2, l3),
+        like,
+        lambda dtype, device: torch.tensor(clebsch_gordan(l1, l2, l3), dtype=dtype, device=device),
+    )

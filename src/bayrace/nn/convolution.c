@@ -1,0 +1,164 @@
+/* Passes of the fused edge convolution; codegen.py fills in the lines marked with @.
+
+   x (atoms, INPUTS, channels), y (edges, HARMONICS), r (pairs, PATHS, channels),
+   g and out (atoms, ROWS, channels); edges of receiver n are first[n] .. first[n + 1].
+   vx, vy, vr are cotangents of the gradients of x, y, r. */
+
+#include <string.h>
+
+typedef REAL real;
+typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
+typedef real loose
+    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
+#define AT(pointer) (*(loose *)(pointer))
+
+static void couple(const real *y, real *t) {
+//@ couple
+}
+
+static real total(vec v) {
+  real s[LANES];
+  memcpy(s, &v, sizeof v);
+  for (int half = LANES / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; i++) s[i] += s[i + half];
+  return s[0];
+}
+
+static void uncouple(const vec *s, real *gy) {
+  vec z[HARMONICS];
+  memset(z, 0, sizeof z);
+//@ uncouple
+  for (int i = 0; i < HARMONICS; i++) gy[i] = total(z[i]);
+}
+
+static inline void put(real *target, vec value, int add) {
+  if (add) value += AT(target);
+  AT(target) = value;
+}
+
+void forward(long threads, long atoms, long channels, const long *first, const long *sender,
+             const long *pair, const real *x, const real *y, const real *r, real *out) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
+  for (long n = 0; n < atoms; n++) {
+    const long start = first[n], stop = first[n + 1];
+    real table[CHUNK * COUPLINGS], *o = out + n * ROWS * channels;
+    const real *xs[CHUNK], *rs[CHUNK];
+    if (start == stop) memset(o, 0, ROWS * channels * sizeof(real));
+    for (long begin = start; begin < stop; begin += CHUNK) {
+      const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
+      for (long k = 0; k < size; k++) {
+        couple(y + (begin + k) * HARMONICS, table + k * COUPLINGS);
+        xs[k] = x + sender[begin + k] * INPUTS * channels;
+        rs[k] = r + pair[begin + k] * PATHS * channels;
+      }
+      for (long c = 0; c < channels; c += LANES) {
+//@ forward
+      }
+    }
+  }
+}
+
+void double_receiver(long threads, long atoms, long channels, const long *first,
+                     const long *sender, const long *pair, const real *x, const real *y,
+                     const real *r, const real *vx, const real *vy, const real *vr, real *out) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
+  for (long n = 0; n < atoms; n++) {
+    const long start = first[n], stop = first[n + 1];
+    real table[CHUNK * COUPLINGS], tangent[CHUNK * COUPLINGS], *o = out + n * ROWS * channels;
+    const real *xs[CHUNK], *rs[CHUNK], *vxs[CHUNK], *vrs[CHUNK];
+    if (start == stop) memset(o, 0, ROWS * channels * sizeof(real));
+    for (long begin = start; begin < stop; begin += CHUNK) {
+      const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
+      for (long k = 0; k < size; k++) {
+        const long source = sender[begin + k] * INPUTS * channels;
+        const long weight = pair[begin + k] * PATHS * channels;
+        couple(y + (begin + k) * HARMONICS, table + k * COUPLINGS);
+        couple(vy + (begin + k) * HARMONICS, tangent + k * COUPLINGS);
+        xs[k] = x + source;
+        vxs[k] = vx + source;
+        rs[k] = r + weight;
+        vrs[k] = vr + weight;
+      }
+      for (long c = 0; c < channels; c += LANES) {
+//@ double_receiver
+      }
+    }
+  }
+}
+
+/* Every thread adds into its own gx: the first into the result, the others into `spare`. */
+static void add_spare(long threads, long size, real *gx, const real *spare) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (long i = 0; i < size; i++)
+    for (long thread = 1; thread < threads; thread++) gx[i] += spare[(thread - 1) * size + i];
+}
+
+void backward(long threads, long atoms, long pairs, long channels, const long *receiver,
+              const long *sender, const long *pair_edges, const real *x, const real *y,
+              const real *r, const real *g_all, real *gx_all, real *spare, real *gy, real *gr) {
+  const int want_x = gx_all != 0, want_y = gy != 0, want_r = gr != 0;
+  const long size = atoms * INPUTS * channels;
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long thread = 0; thread < threads; thread++) {
+    real *gx_own = thread ? spare + (thread - 1) * size : gx_all;
+    if (want_x) memset(gx_own, 0, size * sizeof(real));
+    for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
+      real table[2][COUPLINGS];
+      vec sums[2][COUPLINGS];
+      const real *x_of[2], *g_of[2], *r_of = r + p * PATHS * channels;
+      real *gx_of[2], *gr_of = gr + p * PATHS * channels;
+      for (int side = 0; side < 2; side++) {
+        const long e = pair_edges[side * pairs + p];
+        couple(y + e * HARMONICS, table[side]);
+        x_of[side] = x + sender[e] * INPUTS * channels;
+        g_of[side] = g_all + receiver[e] * ROWS * channels;
+        gx_of[side] = gx_own + sender[e] * INPUTS * channels;
+      }
+      if (want_y) memset(sums, 0, sizeof sums);
+      for (long c = 0; c < channels; c += LANES) {
+//@ backward
+      }
+      if (want_y)
+        for (int side = 0; side < 2; side++)
+          uncouple(sums[side], gy + pair_edges[side * pairs + p] * HARMONICS);
+    }
+  }
+  if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);
+}
+
+void double_pairs(long threads, long atoms, long pairs, long channels, const long *receiver,
+                  const long *sender, const long *pair_edges, const real *x, const real *y,
+                  const real *r, const real *g_all, const real *vx, const real *vy,
+                  const real *vr, real *gx_all, real *spare, real *gy, real *gr) {
+  const int want_x = gx_all != 0, want_y = gy != 0, want_r = gr != 0;
+  const long size = atoms * INPUTS * channels;
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long thread = 0; thread < threads; thread++) {
+    real *gx_own = thread ? spare + (thread - 1) * size : gx_all;
+    if (want_x) memset(gx_own, 0, size * sizeof(real));
+    for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
+      real table[2][COUPLINGS], tangent[2][COUPLINGS];
+      vec sums[2][COUPLINGS];
+      const real *x_of[2], *vx_of[2], *g_of[2];
+      const real *r_of = r + p * PATHS * channels, *vr_of = vr + p * PATHS * channels;
+      real *gx_of[2], *gr_of = gr + p * PATHS * channels;
+      for (int side = 0; side < 2; side++) {
+        const long e = pair_edges[side * pairs + p];
+        couple(y + e * HARMONICS, table[side]);
+        couple(vy + e * HARMONICS, tangent[side]);
+        x_of[side] = x + sender[e] * INPUTS * channels;
+        vx_of[side] = vx + sender[e] * INPUTS * channels;
+        g_of[side] = g_all + receiver[e] * ROWS * channels;
+        gx_of[side] = gx_own + sender[e] * INPUTS * channels;
+      }
+      if (want_y) memset(sums, 0, sizeof sums);
+      for (long c = 0; c < channels; c += LANES) {
+//@ double_pairs
+      }
+      if (want_y)
+        for (int side = 0; side < 2; side++)
+          uncouple(sums[side], gy + pair_edges[side * pairs + p] * HARMONICS);
+    }
+  }
+  if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);
+}
