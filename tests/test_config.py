@@ -190,7 +190,7 @@ def test_files_that_are_no_configuration(tmp_path, content, message):
 
 
 def test_missing_files_say_how_to_get_one(tmp_path):
-    with pytest.raises(ConfigError, match="no such file; `bayrace template > .*none.yaml`"):
+    with pytest.raises(ConfigError, match=r"no such file; `bayrace template > .*none\.yaml`"):
         load_config(tmp_path / "none.yaml")
     with pytest.raises(ConfigError, match="is a folder"):
         load_config(tmp_path)

@@ -59,7 +59,7 @@ def test_settings_follow_the_configuration():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
-    with pytest.raises(ConfigError, match="train.device: 'cuda', but torch sees no GPU"):
+    with pytest.raises(ConfigError, match=r"train\.device: 'cuda', but torch sees no GPU"):
         train_settings(config("train.device=cuda"))
 
 

@@ -21,19 +21,26 @@ for _command in (train, evaluate, predict, validate, info, template, schema, dem
     _command.register(app)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(bayrace.__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Interatomic potentials that know when they are wrong.
 
     Start with [bold]bayrace demo[/bold], or with your data: [bold]bayrace train data.xyz[/bold].
     """
-    if version:
-        typer.echo(bayrace.__version__)
-        raise typer.Exit
+    del version
 
 
 if __name__ == "__main__":

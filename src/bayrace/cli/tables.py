@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from rich.table import Table
+from rich.text import Text
 
 from bayrace.data.frame import symbols_of
 from bayrace.metrics.accuracy import Errors, Quantities
@@ -25,12 +26,12 @@ CAPTION = "predicted σ: root mean square; it equals the RMSE where the uncertai
 def evaluation_table(evaluation: Evaluation) -> Table:
     """All rows of an evaluation, for the terminal."""
     title = f"{evaluation.name}: {evaluation.accuracy.frames} frames"
-    table = Table(*COLUMNS, title=title, caption=CAPTION, title_justify="left")
+    table = Table(*COLUMNS, title=Text(title), caption=CAPTION, title_justify="left")
     for column in table.columns[2:]:
         column.justify = "right"
     for section in evaluation_sections(evaluation):
         for row in section:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))  # as Text, since [hot] would be read as markup
         table.add_section()
     return table
 

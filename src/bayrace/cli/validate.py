@@ -130,7 +130,7 @@ def print_report(report: DataReport, out: Console) -> None:
 
 def split_table(part: SplitReport) -> Table:
     """One split as a table of two columns."""
-    table = Table(show_header=False, box=None, title=part.name, title_justify="left")
+    table = Table(show_header=False, box=None, title=escape(part.name), title_justify="left")
     rows = {
         "structures": str(part.frames),
         "atoms": f"{part.atoms}: {_counts(part.elements)}",
@@ -144,7 +144,7 @@ def split_table(part: SplitReport) -> Table:
         "without label": _counts(part.missing),
     }
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     return table
 
 

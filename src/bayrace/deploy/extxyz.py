@@ -20,6 +20,7 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.extxyz import output_column_format
+from ase.stress import voigt_6_to_full_3x3_stress
 
 from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
@@ -128,8 +129,11 @@ def _spreads(name: str, value: Uncertain, where: int | slice) -> dict[str, Any]:
 def _write(file: TextIO, atoms: Any) -> None:
     """Write one frame; ASE's own writer keeps eight decimals, too few for a covariance."""
     plain = atoms.copy()
-    plain.info |= {k: v for k, v in atoms.calc.results.items() if k != "forces"}
-    plain.arrays["forces"] = atoms.calc.results["forces"]
+    results = dict(atoms.calc.results)
+    plain.arrays["forces"] = results.pop("forces")
+    if "stress" in results:
+        results["stress"] = voigt_6_to_full_3x3_stress(results["stress"])
+    plain.info |= results
     plain.arrays["symbols"] = np.array(atoms.get_chemical_symbols())
     hidden = ("symbols", "positions", "numbers")
     columns = ["symbols", "positions", *(name for name in plain.arrays if name not in hidden)]

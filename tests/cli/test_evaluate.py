@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import json
+
+import ase.io
+import numpy as np
+import pytest
+
+from bayrace.potential import Potential
+
+
+def test_tables_and_json_agree_with_the_potential(bayrace, model, data, tmp_path):
+    target = tmp_path / "errors.json"
+    result = bayrace("evaluate", model, data / "test.xyz", data / "hot.xyz", "--json", target)
+    assert result.exit_code == 0, result.output
+    sets = json.loads(target.read_text())["sets"]
+    assert list(sets) == ["test.xyz", "hot.xyz"]
+    atoms = ase.io.read(data / "test.xyz", index=":")
+    prediction = Potential.load(model).predict(atoms)
+    labels = np.concatenate([each.get_forces() for each in atoms])
+    error = prediction.forces.mean.numpy() - labels
+    rmse = np.sqrt(np.mean(error**2))
+    assert sets["test.xyz"]["forces"]["rmse"] == pytest.approx(rmse)
+    spread = np.sqrt(np.mean(prediction.forces.std.numpy() ** 2))
+    assert sets["test.xyz"]["predicted_std"]["forces"] == pytest.approx(spread)
+    row = next(line for line in result.stdout.splitlines() if "forces " in line)
+    assert f"{1000 * rmse:.2f}" in row
+    assert f"{1000 * spread:.2f}" in row
+
+
+def test_config_types_have_their_own_rows(bayrace, model, data, tmp_path):
+    atoms = ase.io.read(data / "test.xyz", index=":")
+    for place, each in enumerate(atoms):
+        each.info["config_type"] = "even" if place % 2 == 0 else "odd"
+    ase.io.write(tmp_path / "typed.xyz", atoms, format="extxyz")
+    result = bayrace("evaluate", model, tmp_path / "typed.xyz")
+    assert "forces [even]" in result.stdout
+    assert "energy [odd]" in result.stdout
+
+
+def test_other_label_keys(bayrace, model, data, tmp_path):
+    atoms = ase.io.read(data / "test.xyz", index=":")
+    for each in atoms:
+        each.info["DFT_energy"] = each.get_potential_energy()
+        each.arrays["DFT_forces"] = each.get_forces()
+        each.calc = None
+    ase.io.write(tmp_path / "keys.xyz", atoms, format="extxyz")
+    refused = bayrace("evaluate", model, tmp_path / "keys.xyz")
+    assert refused.exit_code == 2
+    assert "no frame has an energy or forces to compare with" in refused.stderr
+    keys = ("--energy-key", "DFT_energy", "--forces-key", "DFT_forces")
+    assert bayrace("evaluate", model, tmp_path / "keys.xyz", *keys).exit_code == 0
+
+
+def test_figures(bayrace, model, data, tmp_path):
+    result = bayrace("evaluate", model, data / "test.xyz", "--figures", tmp_path / "figures")
+    assert result.exit_code == 0, result.output
+    names = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert names == {"parity.png", "error-against-sigma.png", "sigma.png"}
+
+
+def test_an_element_that_training_did_not_have(bayrace, model, data, tmp_path):
+    atoms = ase.io.read(data / "test.xyz", index=0)
+    atoms.symbols[0] = "N"
+    ase.io.write(tmp_path / "nitrogen.xyz", atoms, format="extxyz")
+    result = bayrace("predict", model, tmp_path / "nitrogen.xyz", "-o", tmp_path / "out.xyz")
+    assert result.exit_code == 2
+    assert "is N, which the training data did not have" in result.stderr
+    assert list(tmp_path.iterdir()) == [tmp_path / "nitrogen.xyz"]
+
+
+def test_something_that_is_no_potential(bayrace, data):
+    result = bayrace("evaluate", data / "train.xyz", data / "test.xyz")
+    assert result.exit_code == 2
+    assert "is not a bayrace potential" in result.stderr

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from bayrace.config import make_config
+
+COMMANDS = ("train", "evaluate", "predict", "validate", "info", "template", "schema", "demo")
+
+
+def test_help_lists_every_command(bayrace):
+    result = bayrace("--help")
+    assert result.exit_code == 0
+    for command in COMMANDS:
+        assert f" {command} " in result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_has_examples(bayrace, command):
+    result = bayrace(command, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"bayrace {command}" in result.stdout
+
+
+def test_help_does_not_load_torch():
+    code = "import sys, bayrace.cli.main; print([m for m in ('torch', 'ase') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_version(bayrace):
+    from bayrace import __version__
+
+    assert bayrace("--version").stdout.strip() == __version__
+
+
+def test_template_is_a_configuration(bayrace):
+    result = bayrace("template", "--preset", "rmd17")
+    assert make_config(yaml.safe_load(result.stdout)).model.l_max == 3
+
+
+def test_template_of_an_unknown_preset(bayrace):
+    result = bayrace("template", "--preset", "rmd71")
+    assert result.exit_code == 2
+    assert "preset 'rmd71' is unknown" in result.stderr
+
+
+def test_schema_is_json(bayrace):
+    assert json.loads(bayrace("schema").stdout)["title"] == "Config"
+
+
+def test_info_of_the_installation(bayrace):
+    result = bayrace("info")
+    assert result.exit_code == 0
+    for word in ("bayrace", "torch", "ase", "kernel", "cpu threads"):
+        assert word in result.stdout
+
+
+def test_info_of_a_potential(bayrace, model):
+    result = bayrace("info", model)
+    assert result.exit_code == 0
+    for word in ("H, C, O", "point, 1 member", "reference of C", "λ forces", "mean_neighbours"):
+        assert word in result.stdout
+    fingerprint = result.stdout.split("data fingerprint")[1].split()[0]
+    assert len(fingerprint) == 64
+
+
+def test_debug_shows_where(bayrace, tmp_path):
+    plain = bayrace("info", tmp_path / "none.bayrace")
+    assert plain.exit_code == 2
+    assert "does not exist" in plain.stderr
+    assert "Traceback" not in plain.stderr
+    assert "Traceback" in bayrace("info", tmp_path / "none.bayrace", "--debug").stderr

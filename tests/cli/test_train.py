@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from bayrace.config import load_config
+from bayrace.potential import Potential
+
+QUICK = ("-o", "model.preset=tiny", "-o", "train.max_epochs=2", "-o", "train.batch_size=4")
+
+
+def test_the_folder_of_a_run_is_complete(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert names >= {"config.yaml", "history.jsonl", "last.ckpt", "best.ckpt", "model.bayrace"}
+    lines = (trained / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    tests = json.loads((trained / "test.json").read_text())
+    assert set(tests) == {"cold", "hot"}
+    assert tests["cold"]["forces"]["count"] == 4 * 9 * 3
+
+
+def test_what_is_printed(trained):
+    printed = (trained / "printed.txt").read_text()
+    assert "9 training and 3 validation structures" in printed
+    assert "epoch 2/2  step 6" in printed
+    assert "meV/Å" in printed
+    assert "cold: 4 frames" in printed
+    assert "forces on O" in printed
+    assert f"potential: {trained / 'model.bayrace'}" in printed
+
+
+def test_the_potential_knows_its_run(trained, model):
+    potential = Potential.load(model)
+    resolved = load_config(trained / "config.yaml")
+    assert potential.config == resolved.model_dump(mode="json")
+    assert potential.statistics["train_frames"] == 9
+    assert set(potential.references) == {1, 6, 8}
+
+
+def test_a_data_file_is_enough(bayrace, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = bayrace("train", data / "train.xyz", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert Potential.load(tmp_path / "runs" / "train" / "model.bayrace").elements == (1, 6, 8)
+
+
+def test_isolated_atoms_become_references(bayrace, data, tmp_path):
+    from bayrace.data.embedded import embedded, embedded_frames
+
+    atoms = embedded("ethanol-atoms")
+    files = f"data.train=[{data}/train.xyz, {atoms}]"
+    result = bayrace("train", data / "train.xyz", *QUICK, "-o", files, "-o", f"output={tmp_path}/r")
+    assert result.exit_code == 0, result.output
+    assert "reference energies of isolated atoms" in result.stdout
+    references = Potential.load(tmp_path / "r" / "model.bayrace").references
+    assert references == {int(f.numbers[0]): f.energy for f in embedded_frames("ethanol-atoms")}
+
+
+def test_a_run_is_not_written_over_by_accident(bayrace, data, tmp_path):
+    folder = tmp_path / "run"
+    arguments = ("train", data / "train.xyz", *QUICK, "-o", f"output={folder}")
+    assert bayrace(*arguments).exit_code == 0
+    before = (folder / "model.bayrace").read_bytes()
+    refused = bayrace(*arguments, "-o", "seed=1")
+    assert refused.exit_code == 2
+    assert "exists and is not empty; continue that run with --resume" in refused.stderr
+    assert (folder / "model.bayrace").read_bytes() == before
+    assert bayrace(*arguments, "-o", "seed=1", "--overwrite").exit_code == 0
+    assert (folder / "model.bayrace").read_bytes() != before
+
+
+def test_resume_continues_to_the_same_end(bayrace, data, tmp_path):
+    def train(name, epochs, *more):
+        source = tmp_path / name if more else data / "train.xyz"
+        options = () if more else (*QUICK, "-o", f"output={tmp_path / name}")
+        return bayrace("train", source, *options, "-o", f"train.max_epochs={epochs}", *more)
+
+    assert train("whole", 4).exit_code == 0
+    assert train("parts", 2).exit_code == 0
+    result = train("parts", 4, "--resume")
+    assert result.exit_code == 0, result.output
+    assert "epoch 3/4" in result.stdout
+    assert "epoch 2/4" not in result.stdout
+    whole, parts = (Potential.load(tmp_path / n / "model.bayrace") for n in ("whole", "parts"))
+    assert all((whole.members[k] == parts.members[k]).all() for k in whole.members)
+
+
+def test_nothing_to_resume(bayrace, data, tmp_path):
+    result = bayrace("train", data / "train.xyz", "--resume", "-o", f"output={tmp_path}/none")
+    assert result.exit_code == 2
+    assert "has no last.ckpt to resume from" in result.stderr
+
+
+def test_time_ends_a_run(bayrace, data, tmp_path):
+    begin = time.monotonic()
+    arguments = ("-o", "train.max_epochs=100000", "--max-time", "2s", "-o", f"output={tmp_path}/r")
+    result = bayrace("train", data / "train.xyz", *QUICK, *arguments)
+    assert result.exit_code == 0, result.output
+    assert "time is up" in result.stdout
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-o", "train.learning_rate=1"), "did you mean train.lr?"),
+        (("--max-time", "soon"), "train.max_time: 'soon' is not valid"),
+        (("-o", "data.energy_key=REF_energy"), "no frame has the label 'REF_energy'"),
+        (("-o", "data.valid=12"), "valid=12 of 12 frames"),
+        (("-o", "model.hidden=8x0e+8x1o"), "an equivariant force covariance is read from 2e"),
+        (("-o", "loss.stress=1"), "stress"),
+        (("-o", "data.references={Xx: 1.0}"), "'Xx'"),
+    ],
+)
+def test_mistakes_are_explained_and_leave_nothing_behind(bayrace, data, tmp_path, options, message):
+    folder = tmp_path / "run"
+    result = bayrace("train", data / "train.xyz", *QUICK, "-o", f"output={folder}", *options)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not folder.exists()
+
+
+def test_a_missing_file(bayrace, tmp_path):
+    result = bayrace("train", tmp_path / "none.xyz")
+    assert result.exit_code == 2
+    assert "no such file" in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_resume(bayrace, data, tmp_path, number):
+    folder = tmp_path / "run"
+    code = "from bayrace.cli.main import app; app()"
+    arguments = (*QUICK, "-o", f"output={folder}", "-o", "train.max_epochs=100000")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "train", str(data / "train.xyz"), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    history = folder / "history.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (history.exists() and history.stat().st_size):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert f"continue with: bayrace train {folder} --resume" in out
+    assert Potential.load(folder / "model.bayrace").statistics["reason"] == "interrupted"
+    epochs = len(history.read_text().splitlines())
+    again = bayrace("train", folder, "--resume", "-o", f"train.max_epochs={epochs + 2}")
+    assert again.exit_code == 0, again.output
+    assert yaml.safe_load((folder / "config.yaml").read_text())["model"]["preset"] == "tiny"
