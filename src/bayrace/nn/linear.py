@@ -32,9 +32,11 @@ def species_linear(x: Tensor, weight: Tensor, counts: tuple[int, ...]) -> Tensor
     Returns:
         (N, D, C)
     """
-    present = [index for index, count in enumerate(counts) if count]
-    parts = torch.split(x, [counts[index] for index in present])
-    return torch.cat([part @ weight[index] for part, index in zip(parts, present, strict=True)])
+    if len(counts) == 1:
+        return x @ weight[0]
+    parts = torch.split(x, list(counts))
+    matrices = weight.unbind(0)
+    return torch.cat([part @ matrix for part, matrix in zip(parts, matrices, strict=True)])
 
 
 def contract_product(weight: Tensor, one_body: Tensor) -> Tensor:
