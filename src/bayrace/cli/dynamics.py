@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from ase import units
 from ase.md.langevin import Langevin
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary
+from ase.md.velocitydistribution import Stationary, thermalize_momenta
 
 from bayrace.data.read import Frame, frame_to_atoms
 from bayrace.deploy.ase import Calculator
@@ -44,7 +44,7 @@ def langevin(
     atoms: Any = frame_to_atoms(start)  # ASE has no types
     calculator = atoms.calc = Calculator(potential)
     random = np.random.default_rng(seed)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=temperature, rng=random)
+    thermalize_momenta(atoms, temperature_K=temperature, rng=random)
     Stationary(atoms)
     dynamics: Any = Langevin(
         atoms, timestep * units.fs, temperature_K=temperature, friction=0.01 / units.fs, rng=random
