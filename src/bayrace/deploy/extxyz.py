@@ -20,7 +20,6 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.extxyz import output_column_format
-from ase.stress import voigt_6_to_full_3x3_stress
 
 from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
@@ -132,7 +131,8 @@ def _write(file: TextIO, atoms: Any) -> None:
     results = dict(atoms.calc.results)
     plain.arrays["forces"] = results.pop("forces")
     if "stress" in results:
-        results["stress"] = voigt_6_to_full_3x3_stress(results["stress"])
+        xx, yy, zz, yz, xz, xy = results["stress"]
+        results["stress"] = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
     plain.info |= results
     plain.arrays["symbols"] = np.array(atoms.get_chemical_symbols())
     hidden = ("symbols", "positions", "numbers")
