@@ -61,7 +61,12 @@ def demo_config(output: Path, max_time: str) -> Config:
         },
         "model": {"preset": "small"},
         "loss": {"kind": "nll_jef"},
-        "train": {"schedule": "cosine", "max_time": max_time, "max_epochs": 100_000},
+        "train": {
+            "schedule": "cosine",
+            "max_time": max_time,
+            "max_epochs": 100_000,
+            "threads": 1,  # nine atoms give a second thread nothing to do but wait
+        },
     }
     return make_config(raw, source="demo")
 
@@ -132,7 +137,11 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
             "Every point is a structure (left) or a force component (right). Large dots: RMSE in "
             "bins of predicted σ; on the dashed line the uncertainty is exactly right.",
         ),
-        "sigma": (figures.spread_histograms(sets), "Hot structures are met with larger σ."),
+        "sigma": (
+            figures.spread_histograms(sets),
+            "Distributions of the predicted σ. One network learns the noise of what it has seen, "
+            "not its ignorance of what it has not: compare σ with the errors of the hot set.",
+        ),
         "learning": (figures.learning_curves(result.fit.history), "The course of training."),
         "dynamics": (
             figures.trajectory(
@@ -141,7 +150,7 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
                 temperature=trajectory.temperature,
                 force_spread=trajectory.force_spread,
             ),
-            "Langevin dynamics at 300 K; σ watches over every step.",
+            "Langevin dynamics at 300 K, with the σ of every step.",
         ),
     }
     blocks = [html.paragraph(_INTRODUCTION)]

@@ -47,7 +47,12 @@ def langevin(
     thermalize_momenta(atoms, temperature_K=temperature, rng=random)
     Stationary(atoms)
     dynamics: Any = Langevin(
-        atoms, timestep * units.fs, temperature_K=temperature, friction=0.01 / units.fs, rng=random
+        atoms,
+        timestep * units.fs,
+        temperature_K=temperature,
+        friction=0.01 / units.fs,
+        fixcm=False,
+        rng=random,
     )
     record = Trajectory()
 

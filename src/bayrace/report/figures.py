@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from bayrace.report.evaluation import Compared, Evaluation
@@ -48,18 +49,18 @@ def learning_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
     loss.plot(epochs, [line["valid"]["loss"] for line in checked], c=COLOURS[0])
     loss.legend(["training", "validation"], frameon=False)
     loss.set_ylabel("loss")
-    _loss_scale(loss, [line["valid"]["loss"] for line in checked])
+    _loss_scale(loss, history)
     for colour, (key, name) in zip(
         COLOURS, (("energy_mae", "energy (meV)"), ("forces_mae", "forces (meV/Å)")), strict=False
     ):
         values = [line["valid"].get(key, np.nan) for line in checked]
         if np.isfinite(values).any():
             errors.plot(epochs, values, c=colour, label=name)
-            errors.set_yscale("log")
+            _log(errors, "y")
     errors.set_ylabel("validation MAE")
     _legend(errors)
     rate.plot(_epochs(history), [line["learning_rate"] for line in history], c=COLOURS[0])
-    rate.set_yscale("log")
+    _log(rate, "y")
     rate.set_ylabel("learning rate")
     for axes in (loss, errors, rate):
         axes.set_xlabel("epoch")
@@ -79,8 +80,8 @@ def error_against_spread(evaluations: Sequence[Evaluation]) -> Figure:
             _scatter(axes, std, error, evaluation.name, colour)
             axes.plot(*_binned_rmse(std, error), "o-", c=colour, mec="white", ms=7, lw=1.5)
     for axes, quantity, unit in ((left, "energy", "meV"), (right, "force", "meV/Å")):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        _log(axes, "x")
+        _log(axes, "y")
         _diagonal(axes)
         axes.set_xlabel(f"predicted {quantity} σ ({unit})")
         axes.set_ylabel(f"|{quantity} error| and RMSE in bins ({unit})")
@@ -103,7 +104,7 @@ def spread_histograms(evaluations: Sequence[Evaluation]) -> Figure:
             ):
                 weights = np.full(values.size, 1 / max(values.size, 1))
                 axes.hist(values, bins, weights=weights, alpha=0.6, color=colour, label=each.name)
-            axes.set_xscale("log")
+            _log(axes, "x")
         axes.set_xlabel(f"predicted σ of the {quantity} ({unit})")
         axes.set_ylabel("fraction")
         _legend(axes)
@@ -189,14 +190,28 @@ def _epochs(history: Sequence[Mapping[str, Any]]) -> list[int]:
     return [line["epoch"] for line in history]
 
 
-def _loss_scale(axes: Axes, values: Sequence[float]) -> None:
+def _log(axes: Axes, which: Literal["x", "y"]) -> None:
+    """A log scale with readable numbers, also where it spans less than a decade."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def _loss_scale(axes: Axes, history: Sequence[Mapping[str, Any]]) -> None:
     """Log for losses that stay positive; a likelihood is drawn without its first, huge values."""
-    if not values:
+    values = [line["train"].get("loss", np.nan) for line in history]
+    values += [line["valid"]["loss"] for line in history if line.get("valid")]
+    finite = np.array([value for value in values if np.isfinite(value)])
+    if not finite.size:
         return
-    if min(values) > 0:
-        axes.set_yscale("log")
+    if finite.min() > 0:
+        _log(axes, "y")
         return
-    low, high = min(values), float(np.quantile(values, 0.9))
+    low, high = float(finite.min()), float(np.quantile(finite, 0.9))
     margin = 0.1 * max(high - low, 1e-3)
     axes.set_ylim(low - margin, high + margin)
 
