@@ -41,7 +41,6 @@ def generate(plan: Plan) -> str:
     }
     bodies = {
         "couple": _couple(blocks),
-        "uncouple": _uncouple(blocks),
         "forward": "\n".join(map(_forward_path, blocks)),
         "backward": "\n".join(map(_backward_path, blocks)),
         "double_receiver": "\n".join(map(_double_receiver_path, blocks)),
@@ -99,15 +98,6 @@ def _couple(blocks: list[_Block]) -> str:
         f"t[{i}] = " + " + ".join(f"(real){cg!r} * y[{m2}]" for m2, cg in block.terms[pair]) + ";"
         for block in blocks
         for pair, i in block.couplings.items()
-    )
-
-
-def _uncouple(blocks: list[_Block]) -> str:
-    return "\n".join(
-        f"z[{m2}] += (real){cg!r} * s[{i}];"
-        for block in blocks
-        for pair, i in block.couplings.items()
-        for m2, cg in block.terms[pair]
     )
 
 
@@ -181,6 +171,18 @@ def _reached(block: _Block) -> list[int]:
     return [m3 for m3 in range(len(block.rows)) if block.into(m3)]
 
 
+def _harmonics(block: _Block, values: str) -> str:
+    """Add Σ CG g x, with x the named values, to the vectors z of the harmonics' gradient."""
+    components = sorted({m2 for terms in block.terms.values() for m2, _ in terms})
+    lines = [f"vec z{m2} = z[{m2}];" for m2 in components]
+    for (m1, m3), terms in block.terms.items():
+        lines.append(f"{{ vec product = g{m3} * {values}{m1};")
+        lines += [f"z{m2} += (real){cg!r} * product;" for m2, cg in terms]
+        lines.append("}")
+    lines += [f"z[{m2}] = z{m2};" for m2 in components]
+    return " ".join(lines)
+
+
 def _backward_path(block: _Block) -> str:
     reached = _reached(block)
     radial = " ".join(f"gw += g{m3} * ({_dot('t', 'x', block.into(m3))});" for m3 in reached)
@@ -190,12 +192,12 @@ def _backward_path(block: _Block) -> str:
         for m1 in range(block.source_dim)
         if block.out_of(m1)
     )
-    harmonics = " ".join(f"s[{i}] += g{m3} * x{m1};" for (m1, m3), i in block.couplings.items())
+    harmonics = _harmonics(block, "x")
     loads = _load("x", "x_of[side]", block.source, block.source_dim)
     return f"""{{ vec w = AT(r_of + {block.index} * channels + c), gw = {{0}};
   for (int side = 0; side < 2; side++) {{
     const real *t = table[side], *g = g_of[side] + c; real *gx = gx_of[side] + c;
-    vec *s = sums[side];
+    vec *z = sums[side];
     {loads} {_gather_rows(block)}
     if (want_r) {{ {radial} }}
     {scaled}
@@ -219,12 +221,12 @@ def _double_pairs_path(block: _Block) -> str:
         if block.out_of(m1)
     )
     mixed = _each(block.source_dim, "vec q# = w * d# + v * x#;")
-    harmonics = " ".join(f"s[{i}] += g{m3} * q{m1};" for (m1, m3), i in block.couplings.items())
+    harmonics = _harmonics(block, "q")
     return f"""{{ vec w = AT(r_of + {block.index} * channels + c), gw = {{0}};
   vec v = AT(vr_of + {block.index} * channels + c);
   for (int side = 0; side < 2; side++) {{
     const real *t = table[side], *u = tangent[side], *g = g_of[side] + c;
-    real *gx = gx_of[side] + c; vec *s = sums[side];
+    real *gx = gx_of[side] + c; vec *z = sums[side];
     {_load("x", "x_of[side]", block.source, block.source_dim)}
     {_load("d", "vx_of[side]", block.source, block.source_dim)}
     {_gather_rows(block)}

@@ -16,19 +16,24 @@ static void couple(const real *y, real *t) {
 //@ couple
 }
 
-static real total(vec v) {
-  real s[LANES];
-  memcpy(s, &v, sizeof v);
-  for (int half = LANES / 2; half > 0; half /= 2)
-    for (int i = 0; i < half; i++) s[i] += s[i + half];
-  return s[0];
-}
+/* Halves a vector by adding its upper lanes to its lower ones; the compiler unrolls. */
+#define HALVE(lanes)                                                              \
+  if (LANES > lanes) {                                                            \
+    typedef real half __attribute__((vector_size(lanes * sizeof(real))));         \
+    half low, high;                                                               \
+    memcpy(&low, s, sizeof low);                                                  \
+    memcpy(&high, s + lanes, sizeof high);                                        \
+    low += high;                                                                  \
+    memcpy(s, &low, sizeof low);                                                  \
+  }
 
-static void uncouple(const vec *s, real *gy) {
-  vec z[HARMONICS];
-  memset(z, 0, sizeof z);
-//@ uncouple
-  for (int i = 0; i < HARMONICS; i++) gy[i] = total(z[i]);
+static inline real total(vec v) {
+  real s[16];
+  memcpy(s, &v, sizeof v);
+  HALVE(8)
+  HALVE(4)
+  HALVE(2)
+  return s[0] + s[1];
 }
 
 static inline void put(real *target, vec value, int add) {
@@ -104,7 +109,7 @@ void backward(long threads, long atoms, long pairs, long channels, const long *r
     if (want_x) memset(gx_own, 0, size * sizeof(real));
     for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
       real table[2][COUPLINGS];
-      vec sums[2][COUPLINGS];
+      vec sums[2][HARMONICS];
       const real *x_of[2], *g_of[2], *r_of = r + p * PATHS * channels;
       real *gx_of[2], *gr_of = gr + p * PATHS * channels;
       for (int side = 0; side < 2; side++) {
@@ -120,7 +125,8 @@ void backward(long threads, long atoms, long pairs, long channels, const long *r
       }
       if (want_y)
         for (int side = 0; side < 2; side++)
-          uncouple(sums[side], gy + pair_edges[side * pairs + p] * HARMONICS);
+          for (int i = 0; i < HARMONICS; i++)
+            gy[pair_edges[side * pairs + p] * HARMONICS + i] = total(sums[side][i]);
     }
   }
   if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);
@@ -138,7 +144,7 @@ void double_pairs(long threads, long atoms, long pairs, long channels, const lon
     if (want_x) memset(gx_own, 0, size * sizeof(real));
     for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
       real table[2][COUPLINGS], tangent[2][COUPLINGS];
-      vec sums[2][COUPLINGS];
+      vec sums[2][HARMONICS];
       const real *x_of[2], *vx_of[2], *g_of[2];
       const real *r_of = r + p * PATHS * channels, *vr_of = vr + p * PATHS * channels;
       real *gx_of[2], *gr_of = gr + p * PATHS * channels;
@@ -157,7 +163,8 @@ void double_pairs(long threads, long atoms, long pairs, long channels, const lon
       }
       if (want_y)
         for (int side = 0; side < 2; side++)
-          uncouple(sums[side], gy + pair_edges[side * pairs + p] * HARMONICS);
+          for (int i = 0; i < HARMONICS; i++)
+            gy[pair_edges[side * pairs + p] * HARMONICS + i] = total(sums[side][i]);
     }
   }
   if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);

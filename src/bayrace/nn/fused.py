@@ -88,8 +88,10 @@ def lanes_for(channels: int, dtype: torch.dtype) -> int:
 class _Call:
     """What the passes share: library, sizes, and arrays made contiguous and padded to LANES."""
 
-    def __init__(self, key: str, x: Tensor, graph: tuple[Tensor, ...]) -> None:
-        self.plan = parse_plan(key)
+    def __init__(
+        self, key: str, x: Tensor, y: Tensor, r: Tensor, graph: tuple[Tensor, ...]
+    ) -> None:
+        self.plan, self.dtype = parse_plan(key), x.dtype
         self.atoms, _, self.channels = x.shape
         lanes = lanes_for(self.channels, x.dtype)
         self.padding = -self.channels % lanes
@@ -98,8 +100,19 @@ class _Call:
         self.first, edges, self.pair, self.pair_edges = (index.contiguous() for index in graph)
         self.receiver, self.sender = edges[0], edges[1]
         self.pairs, self.edges = self.pair_edges.shape[1], edges.shape[1]
+        self.check("features", x, (self.first.shape[0] - 1, self.plan.input_dim, self.channels))
+        self.check("harmonics", y, (self.edges, self.plan.harmonics_dim))
+        self.check("radial", r, (self.pairs, len(self.plan.paths), self.channels))
         work = self.edges * _couplings(key) * self.width
         self.threads = max(1, min(torch.get_num_threads(), work // 200_000))
+
+    def check(self, name: str, value: Tensor, shape: tuple[int, ...]) -> None:
+        """Reading past the end of an array would be a crash, or worse, a number."""
+        if value.shape != shape or value.dtype != self.dtype:
+            raise ValueError(
+                f"{name} of shape {tuple(value.shape)} and {value.dtype}: "
+                f"the plan {self.plan.key} and this graph need {shape} and {self.dtype}"
+            )
 
     def wide(self, value: Tensor) -> Tensor:
         """An array whose last dimension is channels."""
@@ -109,9 +122,6 @@ class _Call:
 
     def narrow(self, value: Tensor) -> Tensor:
         return value[..., : self.channels].contiguous() if self.padding else value
-
-    def empty(self, like: Tensor, *shape: int) -> Tensor:
-        return like.new_empty(shape)
 
     def by_receiver(self, name: str, inputs: tuple[Tensor, ...]) -> Tensor:
         out = inputs[0].new_empty((self.atoms, self.plan.rows, self.width))
@@ -154,7 +164,7 @@ def _pointers(arrays: tuple[Tensor | None, ...]) -> list[int | None]:
 
 
 def _convolve_cpu(key: str, x: Tensor, y: Tensor, r: Tensor, *graph: Tensor) -> Tensor:
-    call = _Call(key, x, graph)
+    call = _Call(key, x, y, r, graph)
     return call.by_receiver("forward", (call.wide(x), y.contiguous(), call.wide(r)))
 
 
@@ -162,7 +172,8 @@ def _backward_cpu(
     key: str, g: Tensor, x: Tensor, y: Tensor, r: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     *graph, needed = rest
-    call = _Call(key, x, tuple(graph))
+    call = _Call(key, x, y, r, tuple(graph))
+    call.check("gradient", g, (call.atoms, call.plan.rows, call.channels))
     inputs = (call.wide(x), y.contiguous(), call.wide(r), call.wide(g))
     return call.by_pair("backward", inputs, needed)
 
@@ -171,7 +182,7 @@ def _double_cpu(
     key: str, g: Tensor, x: Tensor, y: Tensor, r: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     *cotangents, first, edges, pair, pair_edges, needed = rest
-    call = _Call(key, x, (first, edges, pair, pair_edges))
+    call = _Call(key, x, y, r, (first, edges, pair, pair_edges))
     vx, vy, vr = (
         torch.zeros_like(value) if cotangent is None else cotangent
         for value, cotangent in zip((x, y, r), cotangents, strict=True)
