@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from e3nn import o3
 
 from bayrace.nn import convolution
 from bayrace.nn.convolution import Plan, convolve, convolve_plain, kernel_status, prepare
+from bayrace.nn.harmonics import spherical_harmonics
 from bayrace.nn.irreps import Irrep, clebsch_gordan
 from bayrace.nn.plan import parse_plan
 from bayrace.types import GraphBatch
@@ -60,11 +60,19 @@ def test_definition(pair_graph: GraphBatch) -> None:
 
 def test_rotation(pair_graph: GraphBatch) -> None:
     x, y, r = inputs()
-    angles = torch.tensor((0.3, 1.1, -2.0), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(1)
+    rotation = torch.linalg.qr(torch.randn(3, 3, generator=generator, dtype=torch.float64))[0]
+    rotation *= torch.linalg.det(rotation).sign()
+    vectors = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    vectors /= vectors.norm(dim=1, keepdim=True)
+    before, after = (spherical_harmonics(v, 2) for v in (vectors, vectors @ rotation.T))
+    turns = [
+        torch.linalg.lstsq(before[:, i**2 : (i + 1) ** 2], after[:, i**2 : (i + 1) ** 2])[0].T
+        for i in range(3)
+    ]
 
-    def turn(value: torch.Tensor, irreps: list[int]) -> torch.Tensor:
-        blocks = [o3.Irrep(degree, 1).D_from_angles(*angles) for degree in irreps]
-        return torch.block_diag(*blocks) @ value
+    def turn(value: torch.Tensor, degrees: list[int]) -> torch.Tensor:
+        return torch.block_diag(*(turns[degree] for degree in degrees)) @ value
 
     turned = convolve_plain(
         PLAN, turn(x, [0, 1]), turn(y[..., None], [0, 1, 2])[..., 0], r, pair_graph
