@@ -60,8 +60,9 @@ def demo_config(output: Path, max_time: str) -> Config:
             "test": {KNOWN: str(embedded("ethanol-test")), HOT: str(embedded("ethanol-hot"))},
         },
         "model": {"preset": "small"},
-        "loss": {"kind": "nll_jef"},
+        "loss": {"kind": "nll_jef", "warmup_epochs": 3},
         "train": {
+            "lr": 0.005,
             "schedule": "cosine",
             "max_time": max_time,
             "max_epochs": 100_000,
