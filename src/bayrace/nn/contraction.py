@@ -35,13 +35,16 @@ class SelfProduct:
     def __call__(self, x: Tensor) -> dict[Irrep, Tensor]:
         """From x (N, M, C) to {irrep: (N, 2l + 1, couplings · C)}."""
         first, second, table = constant(self, x, lambda dtype, device: _table(self, dtype, device))
-        rows = table @ (x[:, first] * x[:, second])  # (N, rows, C)
+        components = x.transpose(0, 1)  # (M, N, C): one matrix product for all atoms
+        products = components[first] * components[second]
+        rows = (table @ products.flatten(1)).reshape(-1, *x.shape[::2])  # (rows, N, C)
         result, start = {}, 0
         for target in self.outputs:
             count = len(self.couplings(target))
             if count:
-                block = rows[:, start : start + target.dim * count]
-                result[target] = block.reshape(x.shape[0], target.dim, count * x.shape[2])
+                block = rows[start : start + target.dim * count]
+                spread = block.reshape(target.dim, count, *x.shape[::2]).permute(2, 0, 1, 3)
+                result[target] = spread.flatten(2)
             start += target.dim * count
         return result
 
