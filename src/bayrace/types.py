@@ -40,10 +40,12 @@ class GraphBatch:
 
     @property
     def structures(self) -> int:
+        """Their number, S."""
         return self.cell.shape[0]
 
     @property
     def atoms(self) -> int:
+        """Their number over all structures, N."""
         return self.species.shape[0]
 
     def atom_counts(self) -> Tensor:
@@ -75,6 +77,7 @@ class Labels:
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Labels:
+        """Move to a device, change the dtype."""
         return Labels(*(value.to(device=device, dtype=dtype) for value in vars(self).values()))
 
 
@@ -112,7 +115,9 @@ class Model(Protocol):
     """An energy as a pure function of parameters and graph."""
 
     @property
-    def cutoff(self) -> float: ...
+    def cutoff(self) -> float:
+        """Å."""
+        ...
 
     @property
     def elements(self) -> tuple[int, ...]:
@@ -125,15 +130,21 @@ class Model(Protocol):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-    ) -> Params: ...
+    ) -> Params:
+        """Random parameters, the same for every dtype and device."""
+        ...
 
-    def energy(self, params: Params, batch: GraphBatch) -> Heads: ...
+    def energy(self, params: Params, batch: GraphBatch) -> Heads:
+        """Energies of the structures; references are not included."""
+        ...
 
 
 class Likelihood(Protocol):
     """A loss on the outputs of one weight sample."""
 
-    def loss(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> LossParts: ...
+    def loss(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> LossParts:
+        """The scalar to minimise; labels that are nan do not count."""
+        ...
 
 
 class Posterior(Protocol):

@@ -79,7 +79,7 @@ def test_mixed_periodicity_keeps_symmetries() -> None:
 
 
 def test_cholesky_covariance_does_not_turn() -> None:
-    """The paper's form reads invariants: its Σ stays where it was. The docs say so; keep it true."""
+    """The paper's form reads invariants: its Σ stays where it was, as the docs say."""
     model = Race(spec_of("tiny", noise=replace(JOINT, covariance="cholesky", stress=False)))
     params = model.init(0, dtype=torch.float64)
     batch = graph_of(model, random_frame(ELEMENTS, 5, seed=9))
