@@ -159,3 +159,11 @@ def test_a_signal_saves_and_says_how_to_resume(bayrace, data, tmp_path, number):
     again = bayrace("train", folder, "--resume", "-o", f"train.max_epochs={epochs + 2}")
     assert again.exit_code == 0, again.output
     assert yaml.safe_load((folder / "config.yaml").read_text())["model"]["preset"] == "tiny"
+
+
+def test_a_diverging_run_names_frames_and_exits_cleanly(bayrace, data, tmp_path):
+    options = ("-o", "train.lr=1e20", "-o", "train.clip=null", "-o", f"output={tmp_path}/run")
+    result = bayrace("train", data / "train.xyz", *QUICK, *options)
+    assert result.exit_code == 2
+    assert "training diverged" in result.stderr
+    assert "train.xyz, frame" in result.stderr

@@ -147,7 +147,7 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
         "dynamics": (
             figures.trajectory(
                 time=trajectory.time,
-                total_energy=trajectory.total_energy,
+                potential_energy=trajectory.potential_energy,
                 temperature=trajectory.temperature,
                 force_spread=trajectory.force_spread,
             ),

@@ -24,7 +24,7 @@ class Trajectory:
     """What was recorded on the way."""
 
     time: list[float] = field(default_factory=list)  # fs
-    total_energy: list[float] = field(default_factory=list)  # eV
+    potential_energy: list[float] = field(default_factory=list)  # eV
     temperature: list[float] = field(default_factory=list)  # K
     force_spread: list[float] = field(default_factory=list)  # eV/Å, largest σ of any component
     seconds: float = 0.0  # it took
@@ -58,7 +58,7 @@ def langevin(
 
     def observe() -> None:
         record.time.append(dynamics.nsteps * timestep)
-        record.total_energy.append(float(atoms.get_total_energy()))
+        record.potential_energy.append(float(atoms.get_potential_energy()))
         record.temperature.append(float(atoms.get_temperature()))
         record.force_spread.append(float(calculator.results["forces_uncertainty"].max()))
         progress(dynamics.nsteps)

@@ -114,22 +114,23 @@ def spread_histograms(evaluations: Sequence[Evaluation]) -> Figure:
 def trajectory(
     *,
     time: Sequence[float],
-    total_energy: Sequence[float],
+    potential_energy: Sequence[float],
     temperature: Sequence[float],
     force_spread: Sequence[float],
 ) -> Figure:
-    """A molecular dynamics run: fs, eV, K and largest force σ in eV/Å."""
-    figure, (left, right) = _panels(2)
-    left.plot(time, temperature, c=COLOURS[1], lw=1)
-    left.set_ylabel("temperature (K)")
-    right.plot(time, np.asarray(force_spread) * MILLI, c=COLOURS[0], lw=1)
-    right.set_ylabel("largest force σ (meV/Å)")
-    second = left.twinx()
-    energies = np.asarray(total_energy)
-    second.plot(time, (energies - energies[0]) * MILLI, c="0.6", lw=1)
-    second.set_ylabel("total energy − start (meV)")
-    for axes in (left, right):
+    """A molecular dynamics run: fs, eV, K, and the largest force σ of each step in eV/Å."""
+    figure, panels = _panels(3)
+    energies = np.asarray(potential_energy)
+    for axes, values, name, colour in zip(
+        panels,
+        (temperature, (energies - energies[0]) * MILLI, np.asarray(force_spread) * MILLI),
+        ("temperature (K)", "potential energy − start (meV)", "largest force σ (meV/Å)"),
+        COLOURS,
+        strict=False,
+    ):
+        axes.plot(time, values, c=colour, lw=1)
         axes.set_xlabel("time (fs)")
+        axes.set_ylabel(name)
     return figure
 
 
