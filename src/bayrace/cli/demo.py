@@ -66,7 +66,7 @@ def demo_config(output: Path, max_time: str) -> Config:
             "schedule": "cosine",
             "max_time": max_time,
             "max_epochs": 100_000,
-            "threads": 1,  # nine atoms give a second thread nothing to do but wait
+            "threads": 1,  # two were many times slower on a busy machine; not measured on an idle one
         },
     }
     return make_config(raw, source="demo")
