@@ -66,7 +66,7 @@ def demo_config(output: Path, max_time: str) -> Config:
             "schedule": "cosine",
             "max_time": max_time,
             "max_epochs": 100_000,
-            "threads": 1,  # two were many times slower on a busy machine; not measured on an idle one
+            "threads": 1,  # two are much slower on a busy machine; idle: not measured
         },
     }
     return make_config(raw, source="demo")
