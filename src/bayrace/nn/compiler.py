@@ -17,9 +17,12 @@ import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import BoundedSemaphore
 
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast")
 OPENMP = "-fopenmp"
+
+_TURNS = BoundedSemaphore(os.cpu_count() or 1)
 
 
 class CompilerError(RuntimeError):
@@ -115,7 +118,8 @@ def _compile(compiler: Compiler, flags: tuple[str, ...], source: str, library: P
     with tempfile.TemporaryDirectory(dir=library.parent, prefix="build-") as folder:
         code, built = Path(folder) / "source.c", Path(folder) / "library.so"
         code.write_text(source, "utf-8")
-        result = _run((compiler.command, *flags, str(code), "-o", str(built)))
+        with _TURNS:
+            result = _run((compiler.command, *flags, str(code), "-o", str(built)))
         if result.returncode != 0 or not built.exists():
             raise CompilerError(
                 f"{compiler.command} failed; report this output: {result.stderr.strip()[-2000:]}"

@@ -1,4 +1,5 @@
 /* Passes of the fused edge convolution; codegen.py fills in the lines marked with @.
+   Each is compiled on its own, because compilers take time for long functions and work in parallel.
 
    x (atoms, INPUTS, channels), y (edges, HARMONICS), r (pairs, PATHS, channels),
    g and out (atoms, ROWS, channels); edges of receiver n are first[n] .. first[n + 1].
@@ -12,7 +13,7 @@ typedef real loose
     __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
 #define AT(pointer) (*(loose *)(pointer))
 
-static void couple(const real *y, real *t) {
+static inline void couple(const real *y, real *t) {
 //@ couple
 }
 
@@ -41,6 +42,7 @@ static inline void put(real *target, vec value, int add) {
   AT(target) = value;
 }
 
+#ifdef PASS_forward
 void forward(long threads, long atoms, long channels, const long *first, const long *sender,
              const long *pair, const real *x, const real *y, const real *r, real *out) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
@@ -62,7 +64,9 @@ void forward(long threads, long atoms, long channels, const long *first, const l
     }
   }
 }
+#endif
 
+#ifdef PASS_double_receiver
 void double_receiver(long threads, long atoms, long channels, const long *first,
                      const long *sender, const long *pair, const real *x, const real *y,
                      const real *r, const real *vx, const real *vy, const real *vr, real *out) {
@@ -90,14 +94,16 @@ void double_receiver(long threads, long atoms, long channels, const long *first,
     }
   }
 }
+#endif
 
 /* Every thread adds into its own gx: the first into the result, the others into `spare`. */
-static void add_spare(long threads, long size, real *gx, const real *spare) {
+static inline void add_spare(long threads, long size, real *gx, const real *spare) {
 #pragma omp parallel for num_threads(threads) schedule(static)
   for (long i = 0; i < size; i++)
     for (long thread = 1; thread < threads; thread++) gx[i] += spare[(thread - 1) * size + i];
 }
 
+#ifdef PASS_backward
 void backward(long threads, long atoms, long pairs, long channels, const long *receiver,
               const long *sender, const long *pair_edges, const real *x, const real *y,
               const real *r, const real *g_all, real *gx_all, real *spare, real *gy, real *gr) {
@@ -131,7 +137,9 @@ void backward(long threads, long atoms, long pairs, long channels, const long *r
   }
   if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);
 }
+#endif
 
+#ifdef PASS_double_pairs
 void double_pairs(long threads, long atoms, long pairs, long channels, const long *receiver,
                   const long *sender, const long *pair_edges, const real *x, const real *y,
                   const real *r, const real *g_all, const real *vx, const real *vy,
@@ -169,3 +177,4 @@ void double_pairs(long threads, long atoms, long pairs, long channels, const lon
   }
   if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);
 }
+#endif

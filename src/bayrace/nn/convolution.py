@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Literal, get_args
 
@@ -78,10 +80,26 @@ def convolve_plain(
     return empty.index_add(0, receiver, messages)
 
 
-def prepare(plan: Plan, channels: int, dtype: torch.dtype, *, kernel: Kernel = "auto") -> Kernel:
-    """Build what a convolution on the CPU needs ahead of its first call; say which kernel it is."""
-    chosen: Kernel = _resolve(plan, channels, dtype, "cpu", kernel)
-    return chosen
+def prepare(
+    plans: Sequence[tuple[Plan, int]], dtype: torch.dtype, *, kernel: Kernel = "auto"
+) -> tuple[Kernel, ...]:
+    """Build what convolutions on the CPU need ahead of their first call, side by side.
+
+    Args:
+        plans: each with its number of channels.
+        dtype: of the features.
+        kernel: as for `convolve`.
+
+    Returns:
+        the kernel that each will take, `plain` or `fused`
+    """
+
+    def one(request: tuple[Plan, int]) -> Kernel:
+        chosen: Kernel = _resolve(*request, dtype, "cpu", kernel)
+        return chosen
+
+    with ThreadPoolExecutor() as pool:
+        return tuple(pool.map(one, plans))
 
 
 def kernel_status() -> str:

@@ -13,6 +13,7 @@ are not asked for come back as empty tensors.
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -53,25 +54,31 @@ def convolve_fused(plan: Plan, x: Tensor, y: Tensor, r: Tensor, batch: GraphBatc
 
 
 @cache
-def load(key: str, dtype: torch.dtype, lanes: int) -> ctypes.CDLL:
-    """The compiled passes of a plan.
+def load(key: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
+    """The compiled passes of a plan by name.
 
     Raises:
         CompilerError: they cannot be built here.
     """
-    library = build(generate(parse_plan(key)), {"REAL": DTYPES[dtype], "LANES": str(lanes)})
-    for name, (whole, arrays) in _ARGUMENTS.items():
-        function = getattr(library, name)
+    source = generate(parse_plan(key))
+    defines = {"REAL": DTYPES[dtype], "LANES": str(lanes)}
+
+    def one(name: str) -> Any:
+        function = getattr(build(source, defines | {f"PASS_{name}": "1"}), name)
+        whole, arrays = _ARGUMENTS[name]
         function.restype = None
         function.argtypes = [ctypes.c_long] * whole + [ctypes.c_void_p] * arrays
-    return library
+        return function
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(_ARGUMENTS, pool.map(one, _ARGUMENTS), strict=True))
 
 
-_ARGUMENTS = {
-    "forward": (3, 7),
-    "double_receiver": (3, 10),
-    "backward": (4, 11),
+_ARGUMENTS = {  # sizes, and arrays
     "double_pairs": (4, 14),
+    "backward": (4, 11),
+    "double_receiver": (3, 10),
+    "forward": (3, 7),
 }
 
 
@@ -96,7 +103,7 @@ class _Call:
         lanes = lanes_for(self.channels, x.dtype)
         self.padding = -self.channels % lanes
         self.width = self.channels + self.padding
-        self.library = load(key, x.dtype, lanes)
+        self.passes = load(key, x.dtype, lanes)
         self.first, edges, self.pair, self.pair_edges = (index.contiguous() for index in graph)
         self.receiver, self.sender = edges[0], edges[1]
         self.pairs, self.edges = self.pair_edges.shape[1], edges.shape[1]
@@ -126,7 +133,7 @@ class _Call:
     def by_receiver(self, name: str, inputs: tuple[Tensor, ...]) -> Tensor:
         out = inputs[0].new_empty((self.atoms, self.plan.rows, self.width))
         arrays = (self.first, self.sender, self.pair, *inputs, out)
-        getattr(self.library, name)(self.threads, self.atoms, self.width, *_pointers(arrays))
+        self.passes[name](self.threads, self.atoms, self.width, *_pointers(arrays))
         return self.narrow(out)
 
     def by_pair(
@@ -145,7 +152,7 @@ class _Call:
         spare = None if gx is None else like.new_empty((self.threads - 1, *shapes[0]))
         arrays = (self.receiver, self.sender, self.pair_edges, *inputs, gx, spare, gy, gr)
         sizes = (self.threads, self.atoms, self.pairs, self.width)
-        getattr(self.library, name)(*sizes, *_pointers(arrays))
+        self.passes[name](*sizes, *_pointers(arrays))
         nothing = like.new_empty(0)
         return (
             nothing if gx is None else self.narrow(gx),
