@@ -249,8 +249,8 @@ def test_wrong_shapes_are_named() -> None:
 def test_two_processes_build_at_once(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAYRACE_CACHE", str(tmp_path))
     code = (
-        "import torch; from bayrace.nn import fused; from bayrace.nn.plan import parse_plan;"
-        "fused.load('0e*1>0e+1o', torch.float32, 8); print('built')"
+        "import torch; from bayrace.nn.passes import load;"
+        "load('0e*1>0e+1o', torch.float32, 8); print('built')"
     )
     command = [sys.executable, "-c", code]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

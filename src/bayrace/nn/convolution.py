@@ -18,9 +18,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from bayrace.nn import fused
 from bayrace.nn.compiler import CompilerError, find_compiler
+from bayrace.nn.fused import convolve_fused
 from bayrace.nn.irreps import Irrep, clebsch_gordan
+from bayrace.nn.passes import DTYPES, lanes_for, load
 from bayrace.nn.plan import Path, Plan
 from bayrace.nn.tables import constant
 from bayrace.types import GraphBatch
@@ -56,7 +57,7 @@ def convolve(
         (N, plan.rows, C)
     """
     if _resolve(plan, features.shape[-1], features.dtype, features.device.type, kernel) == "fused":
-        return fused.convolve_fused(plan, features, harmonics, radial, batch)
+        return convolve_fused(plan, features, harmonics, radial, batch)
     return convolve_plain(plan, features, harmonics, radial, batch)
 
 
@@ -140,12 +141,12 @@ def _problem(plan: Plan, channels: int, dtype: torch.dtype, device: str) -> str 
     """Why the fused kernel cannot be had, logged once; None if it can."""
     if device != "cpu":
         return f"it runs on the CPU, not on {device}"
-    if dtype not in fused.DTYPES:
+    if dtype not in DTYPES:
         return f"it computes in float32 or float64, not {dtype}"
     if not plan.paths:
         return "the plan has no paths"
     try:
-        fused.load(plan.key, dtype, fused.lanes_for(channels, dtype))
+        load(plan.key, dtype, lanes_for(channels, dtype))
     except CompilerError as error:
         _warn_once(str(error))
         return str(error)
