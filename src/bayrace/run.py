@@ -120,6 +120,7 @@ def prepare(config: Config) -> Prepared:
 
     training = dataset(splits.train)
     model = Race(race_spec(config, training))
+    model.prepare(torch.float64 if config.model.dtype == "float64" else torch.float32)
     return Prepared(splits, training, dataset(splits.valid), model)
 
 

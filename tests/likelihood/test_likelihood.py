@@ -250,9 +250,7 @@ def test_warmup_moves_means_by_squares_only() -> None:
     assert of_head.abs().min() > 0
 
 
-def _alone(
-    model: Race, batch: GraphBatch, labels: Labels
-) -> list[tuple[GraphBatch, Labels]]:
+def _alone(model: Race, batch: GraphBatch, labels: Labels) -> list[tuple[GraphBatch, Labels]]:
     """The structures of `situation` one by one."""
     result = []
     for index, atoms in enumerate((3, 4)):

@@ -23,13 +23,16 @@ from bayrace.model.layout import (
 )
 from bayrace.model.noise import NoiseSpec
 from bayrace.model.spec import RaceSpec
-from bayrace.nn.convolution import Kernel, convolve
+from bayrace.nn.convolution import Kernel, convolve, prepare
 from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
 from bayrace.nn.harmonics import spherical_harmonics
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, Irrep
 from bayrace.nn.linear import Features, contract_product, linear, species_linear
 from bayrace.nn.radial import bessel_basis, radial_network, silu
 from bayrace.types import GraphBatch, Heads, Params
+
+
+NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
 
 
 class Geometry(NamedTuple):
@@ -72,6 +75,13 @@ class Race:
         """Which noise heads the network has."""
         return self.spec.noise
 
+    def prepare(self, dtype: torch.dtype) -> None:
+        """Build all kernels of the network at once, so that no step waits for a compiler."""
+        convolutions = [
+            (group.plan, group.channels) for layer in self.layout for group in layer.groups
+        ]
+        prepare(convolutions, dtype, kernel=self.kernel)
+
     def init(
         self, seed: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Params:
@@ -81,6 +91,9 @@ class Race:
             name: torch.randn(shape, generator=generator, dtype=torch.float64) * _gain(name)
             for name, shape in self.shapes.items()
         }
+        for name, value in drawn.items():
+            if name.endswith("readout.scalars"):
+                value[:, 1:] *= NOISE_GAIN  # all columns but the energy belong to noise heads
         return {name: value.to(dtype=dtype, device=device) for name, value in drawn.items()}
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
@@ -271,4 +284,5 @@ def _gain(name: str) -> float:
     """Initial standard deviation of a parameter: features and energies start of order 1."""
     part = name.removeprefix(name.split(".")[0] + ".")
     gains = {"product": 0.5, "skip": 0.7, "contract": 0.2, "readout.scalars": 0.3}
+    gains["readout.gates"] = NOISE_GAIN
     return next((gain for prefix, gain in gains.items() if part.startswith(prefix)), 1.0)
