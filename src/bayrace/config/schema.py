@@ -156,7 +156,7 @@ class ModelConfig(Section):
         pattern=r"^\s*\d+x\d+[eo](\s*\+\s*\d+x\d+[eo])*\s*$",
     )
     features: int = _from_preset("Length of the embedding of an element.", ge=1)
-    l_max: int = _from_preset("Highest degree of the spherical harmonics.", ge=0, le=6)
+    l_max: int = _from_preset("Highest degree of the spherical harmonics.", ge=0, le=3)
     radial_basis: int = _from_preset("Number of Bessel functions.", ge=1)
     envelope_power: int = _from_preset("Smoothness p of the cutoff envelope.", ge=2)
     radial_hidden: tuple[int, ...] = _from_preset("Widths of the radial network.")
@@ -200,7 +200,10 @@ class LossConfig(Section):
         default=0.01, gt=0, description="Where Huber turns linear, eV and eV/Å."
     )
     beta: float = Field(
-        default=0.0, ge=0, le=1, description="β of the β-NLL, against early variance collapse."
+        default=0.5,
+        ge=0,
+        le=1,
+        description="nll: β of the β-NLL, against early variance collapse; 0 is the plain one.",
     )
     warmup_epochs: int = Field(
         default=0, ge=0, description="Epochs of plain mse before the likelihood starts."
@@ -248,7 +251,8 @@ class TrainConfig(Section):
     )
     eps: float = Field(default=1e-8, ge=0, description="Added to the root of the square.")
     schedule: Literal["plateau", "cosine", "constant"] = Field(
-        default="plateau", description="How the learning rate falls."
+        default="cosine",
+        description="How the learning rate falls; cosine ends with max_epochs or max_time.",
     )
     plateau_factor: float = Field(
         default=0.8, gt=0, lt=1, description="plateau: multiply the rate by this at a plateau."

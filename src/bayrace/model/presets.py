@@ -26,7 +26,7 @@ _OURS = _COMMON | {
     "l_max": 2,
     "mean_neighbours": "auto",
     "gate": False,
-    "self_contraction": False,
+    "self_contraction": True,
     "pair_radial": False,
     "normalise": True,
 }
@@ -56,7 +56,7 @@ def _paper(
 ) -> Preset:
     return {
         "model": _PAPER | model,
-        "loss": {"kind": kind, "energy": 1.0, "forces": forces},
+        "loss": {"kind": kind, "energy": 1.0, "forces": forces, "beta": 0.0},
         "train": _PAPER_TRAIN | {"batch_size": batch, "max_epochs": epochs},
     }
 

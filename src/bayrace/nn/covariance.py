@@ -22,7 +22,7 @@ CovarianceForm = Literal["equivariant", "cholesky"]
 LOG_VARIANCE_RANGE = (-30.0, 20.0)
 """Log-variances are clamped here: σ between 3e-7 and 2e4 eV, eV/Å or eV/Å³."""
 ANISOTROPY_LIMIT = 4.0
-"""Frobenius norm that log-anisotropies approach but do not pass: σ ratios up to about 130."""
+"""Frobenius norm that log-anisotropies approach but do not pass: σ ratios up to about 17."""
 CHOLESKY_JITTER = 1e-6
 """ε in Σ = LLᵀ + εI, eV²/Å² for forces."""
 
