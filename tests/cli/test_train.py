@@ -7,10 +7,12 @@ import sys
 import time
 
 import pytest
+import torch
 import yaml
 
 from bayrace.config import load_config
 from bayrace.potential import Potential
+from bayrace.train import checkpoint
 
 QUICK = ("-o", "model.preset=tiny", "-o", "train.max_epochs=2", "-o", "train.batch_size=4")
 
@@ -78,7 +80,9 @@ def test_a_run_is_not_written_over_by_accident(bayrace, data, tmp_path):
 def test_resume_continues_to_the_same_end(bayrace, data, tmp_path):
     def train(name, epochs, *more):
         source = tmp_path / name if more else data / "train.xyz"
-        options = () if more else (*QUICK, "-o", f"output={tmp_path / name}")
+        # the cosine's horizon would depend on the number of epochs
+        steady = (*QUICK, "-o", "train.schedule=constant")
+        options = () if more else (*steady, "-o", f"output={tmp_path / name}")
         return bayrace("train", source, *options, "-o", f"train.max_epochs={epochs}", *more)
 
     assert train("whole", 4).exit_code == 0
@@ -89,6 +93,56 @@ def test_resume_continues_to_the_same_end(bayrace, data, tmp_path):
     assert "epoch 2/4" not in result.stdout
     whole, parts = (Potential.load(tmp_path / n / "model.bayrace") for n in ("whole", "parts"))
     assert all((whole.members[k] == parts.members[k]).all() for k in whole.members)
+
+
+def test_kill_nine_and_resume_end_with_the_same_bits(bayrace, data, tmp_path):
+    """The whole network in float64, killed in the middle of an epoch."""
+
+    def command(folder, *more):
+        options = {
+            "output": folder,
+            "model.preset": "tiny",
+            "model.dtype": "float64",
+            "train.batch_size": 2,
+            "train.max_epochs": 4,
+            "train.checkpoint_every": 0.001,
+            "train.threads": 1,
+        }
+        overrides = [text for key, value in options.items() for text in ("-o", f"{key}={value}")]
+        return [
+            sys.executable,
+            "-m",
+            "bayrace.cli.main",
+            "train",
+            data / "train.xyz",
+            *overrides,
+            *more,
+        ]
+
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run(command(whole), check=True, capture_output=True)
+    with subprocess.Popen(command(killed), stdout=subprocess.DEVNULL) as process:
+        while not _in_the_middle(killed):
+            assert process.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.002)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    subprocess.run(command(killed, "--resume"), check=True, capture_output=True)
+    for name in (checkpoint.LAST, checkpoint.BEST):
+        once, again = (checkpoint.load(folder / name)[0] for folder in (whole, killed))
+        assert once.keys() == again.keys()
+        assert all(torch.equal(once[key], again[key]) for key in once)
+
+
+def _in_the_middle(folder):
+    """Whether the last checkpoint lies within an epoch after the first."""
+    if not (folder / checkpoint.LAST).is_file():
+        return False
+    try:
+        counters = checkpoint.load(folder / checkpoint.LAST)[1]["counters"]
+    except checkpoint.CheckpointError:  # replaced between the header and the tensors
+        return False
+    return counters["epoch"] >= 1 and counters["batch"] >= 2
 
 
 def test_nothing_to_resume(bayrace, data, tmp_path):

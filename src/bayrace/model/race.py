@@ -31,7 +31,6 @@ from bayrace.nn.linear import Features, contract_product, linear, species_linear
 from bayrace.nn.radial import bessel_basis, radial_network, silu
 from bayrace.types import GraphBatch, Heads, Params
 
-
 NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
 
 
