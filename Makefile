@@ -4,10 +4,8 @@
 # make clean   remove caches and outputs; distclean removes .venv too
 #
 # The first target that needs it makes .venv and installs bayrace there.
-# A CPU-only torch on Linux:  make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-TORCH_INDEX ?=
 WORKERS ?= 2
 
 BIN := .venv/bin
@@ -39,7 +37,7 @@ distclean: clean
 # torch first and alone: a later resolution would be free to replace its build.
 $(STAMPS)/torch: constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
 	mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/run: $(STAMPS)/torch pyproject.toml

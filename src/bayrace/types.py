@@ -146,6 +146,10 @@ class Likelihood(Protocol):
         """The scalar to minimise; labels that are nan do not count."""
         ...
 
+    def score(self) -> Likelihood:
+        """The loss by which models are compared on held-out data, free of aids to training."""
+        ...
+
 
 class Posterior(Protocol):
     """A distribution over weights."""

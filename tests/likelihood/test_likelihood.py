@@ -237,6 +237,11 @@ def test_beta_weighs_by_the_variance_without_its_gradient() -> None:
     torch.testing.assert_close(weighted, (terms * variance).mean())
 
 
+def test_models_are_compared_by_the_likelihood_proper() -> None:
+    plain = gaussian(joint())
+    assert gaussian(joint(), beta=0.5, warmup=True).score() == plain.score() == plain
+
+
 def test_warmup_moves_means_by_squares_only() -> None:
     spec = joint()
     model, params, batch, labels = situation(spec)

@@ -53,6 +53,10 @@ class GaussianNoise:
                 parts["stress"] = self._stress(outputs, labels)
         return LossParts(torch.stack([part.double() for part in parts.values()]).sum(), parts)
 
+    def score(self) -> GaussianNoise:
+        """The likelihood proper: β-weighted terms shrink with σ and would favour large ones."""
+        return replace(self, beta=0.0, warmup=False)
+
     def _energy(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> Tensor:
         assert outputs.energy_head is not None
         variance = energy_variance(outputs.energy_head, batch, self.noise.energy)

@@ -38,6 +38,10 @@ class SquaredError:
             parts["stress"] = self.lambdas.stress * self._stress(outputs, labels)
         return LossParts(torch.stack([part.double() for part in parts.values()]).sum(), parts)
 
+    def score(self) -> SquaredError:
+        """Itself."""
+        return self
+
     def forces(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> Tensor:
         """Mean over force components, without λ."""
         error = self._measure(residual(outputs.forces, labels.forces)).mean(-1)

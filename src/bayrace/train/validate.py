@@ -28,7 +28,7 @@ def valid_batches(task: Task) -> Batches:
 def validate(
     model: Model, params: Params, likelihood: Likelihood, batches: Batches, *, stress: bool
 ) -> dict[str, float]:
-    """Loss (mean over structures of the batches' losses) and errors, see settings.MONITORS.
+    """Score (mean over structures of the batches' losses) and errors, see settings.MONITORS.
 
     Quantities without a single label are left out.
     """
@@ -37,7 +37,7 @@ def validate(
     params = {name: value.detach() for name, value in params.items()}
     for batch, labels in batches:
         outputs = evaluate(model, params, batch, stress=stress)
-        loss = likelihood.loss(outputs, labels, batch)
+        loss = likelihood.score().loss(outputs, labels, batch)
         weights.append(batch.structures)
         terms = {"loss": loss.total * batch.structures}
         terms |= {f"loss_{key}": part * batch.structures for key, part in loss.parts.items()}
