@@ -18,7 +18,7 @@ import numpy as np
 from ase import units
 from ase.io import read
 from ase.md.langevin import Langevin
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution, Stationary, ZeroRotation
+from ase.md.velocitydistribution import Stationary, ZeroRotation, thermalize_momenta
 from ase.md.verlet import VelocityVerlet
 
 import bayrace
@@ -29,8 +29,15 @@ def main() -> None:
     atoms = read(arguments.start, index=0)
     atoms.calc = bayrace.Calculator(arguments.model, dtype=arguments.dtype, uncertainty=False)
     random = np.random.default_rng(0)
-    MaxwellBoltzmannDistribution(atoms, temperature_K=300, rng=random)
-    warm = Langevin(atoms, 0.5 * units.fs, temperature_K=300, friction=0.02 / units.fs, rng=random)
+    thermalize_momenta(atoms, 300, rng=random)
+    warm = Langevin(
+        atoms,
+        0.5 * units.fs,
+        temperature_K=300,
+        friction=0.02 / units.fs,
+        fixcm=False,
+        rng=random,
+    )
     warm.run(arguments.warm)
     Stationary(atoms)
     ZeroRotation(atoms)

@@ -49,7 +49,7 @@ def draw(runs: list[Path], path: Path) -> None:
         history = read_history(run)
         minutes = [entry["elapsed"] / 60 for entry in history]
         axes.plot(minutes, [entry["valid"]["forces_rmse"] for entry in history], label=run.name)
-    axes.set(xlabel="minutes", ylabel="validation force RMSE (meV/Å)", yscale="log")
+    axes.set(xlabel="minutes", ylabel="validation force RMSE (meV/Å)", ylim=(0, 60))
     axes.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
