@@ -14,16 +14,17 @@ def test_ase_reads_the_output(bayrace, model, data, tmp_path):
     assert f"6 structures: {target}" in result.stdout
     written = ase.io.read(target, index=":")
     inputs = [*ase.io.read(data / "test.xyz", ":"), *ase.io.read(data / "hot.xyz", ":2")]
-    potential = Potential.load(model)
-    for given, atoms in zip(inputs, written, strict=True):
-        expected = potential.predict(given)
-        assert atoms.get_potential_energy() == pytest.approx(float(expected.energy.mean[0]))
-        np.testing.assert_allclose(atoms.get_forces(), expected.forces.mean, rtol=1e-5, atol=1e-6)
-        assert atoms.info["energy_uncertainty"] == pytest.approx(float(expected.energy.std[0]))
+    expected = Potential.load(model).predict(inputs)  # one batch, as in the command
+    energy, forces = expected.energy, expected.forces
+    for index, (given, atoms) in enumerate(zip(inputs, written, strict=True)):
+        mine = expected.owner == index
+        assert atoms.get_potential_energy() == pytest.approx(float(energy.mean[index]))
+        np.testing.assert_allclose(atoms.get_forces(), forces.mean[mine], rtol=1e-5, atol=1e-6)
+        assert atoms.info["energy_uncertainty"] == pytest.approx(float(energy.std[index]))
         for name in ("forces_uncertainty", "forces_aleatoric"):
-            np.testing.assert_allclose(atoms.arrays[name], expected.forces.std, rtol=1e-5)
+            np.testing.assert_allclose(atoms.arrays[name], forces.std[mine], rtol=1e-5)
         covariance = atoms.arrays["forces_covariance"].reshape(-1, 3, 3)
-        np.testing.assert_allclose(covariance, expected.forces.total, rtol=1e-4, atol=1e-9)
+        np.testing.assert_allclose(covariance, forces.total[mine], rtol=1e-4, atol=1e-9)
         assert (atoms.arrays["forces_epistemic"] == 0).all()
         np.testing.assert_allclose(atoms.positions, given.positions, atol=1e-8)
 
