@@ -17,8 +17,8 @@ def make_potential() -> Callable[..., Any]:
     """A factory of tiny Race potentials with random weights, one member per seed."""
     from bayrace.model.noise import Lambdas, NoiseSpec
     from bayrace.model.race import Race
-    from bayrace.model.spec import RaceSpec
     from bayrace.potential import Potential
+    from bayrace.testing import small_spec
 
     def make(
         *,
@@ -28,26 +28,11 @@ def make_potential() -> Callable[..., Any]:
         elements: tuple[int, ...] = (1, 6, 8),
         cutoff: float = 4.0,
     ) -> Potential:
-        spec = RaceSpec(
-            elements=elements,
+        spec = small_spec(
+            elements,
             cutoff=cutoff,
             mean_neighbours=8.0,
-            layers=2,
-            hidden="4x0e+4x1o+4x2e",
-            features=4,
-            l_max=2,
-            radial_basis=4,
-            envelope_power=2,
-            radial_hidden=(8,),
-            readout_hidden=8,
-            neighbour_norm="sqrt",
-            activation="identity",
-            gate=False,
-            self_contraction=False,
-            pair_radial=False,
             noise=noise or NoiseSpec("joint", "extensive", "equivariant", stress=True),
-            scale=0.5,
-            shift=(0.0,) * len(elements),
         )
         members = [Race(spec).init(seed, dtype=dtype) for seed in seeds]
         return Potential(

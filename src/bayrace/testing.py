@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,8 @@ from torch import Tensor
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import Frame
 from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, Noise, noise
+from bayrace.model.noise import Lambdas, Noise, NoiseSpec, noise
+from bayrace.model.spec import RaceSpec
 from bayrace.types import GraphBatch, Model, Outputs, Params
 
 Floats = npt.NDArray[np.float64]
@@ -64,6 +65,32 @@ def random_frame(
         source="random",
         index=seed,
     )
+
+
+def small_spec(elements: tuple[int, ...], **changes: Any) -> RaceSpec:
+    """A network that is as small as it can be and still has every part; `changes` go on top."""
+    values: dict[str, Any] = {
+        "elements": elements,
+        "cutoff": 4.0,
+        "mean_neighbours": 6.0,
+        "layers": 2,
+        "hidden": "4x0e+4x1o+4x2e",
+        "features": 4,
+        "l_max": 2,
+        "radial_basis": 4,
+        "envelope_power": 2,
+        "radial_hidden": (8,),
+        "readout_hidden": 8,
+        "neighbour_norm": "sqrt",
+        "activation": "identity",
+        "gate": False,
+        "self_contraction": False,
+        "pair_radial": False,
+        "noise": NoiseSpec("joint", "extensive", "equivariant", stress=False),
+        "scale": 0.5,
+        "shift": (0.0,) * len(elements),
+    }
+    return RaceSpec(**(values | changes))
 
 
 def check_symmetries(

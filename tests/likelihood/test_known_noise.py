@@ -12,9 +12,9 @@ from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import Frame
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, NoiseSpec, noise
+from bayrace.model.noise import Lambdas, noise
 from bayrace.model.race import Race
-from bayrace.model.spec import RaceSpec
+from bayrace.testing import small_spec
 from bayrace.train.optim import OptimiserSettings, clip, init, step
 from bayrace.types import GraphBatch, Labels, Params
 
@@ -58,29 +58,17 @@ def true_noise(frame: Frame) -> tuple[float, Floats]:
 
 
 def student() -> Race:
-    return Race(
-        RaceSpec(
-            elements=(1, 8),
-            cutoff=3.0,
-            mean_neighbours=2.0,
-            layers=2,
-            hidden="8x0e+8x1o+8x2e",
-            features=8,
-            l_max=2,
-            radial_basis=6,
-            envelope_power=2,
-            radial_hidden=(16,),
-            readout_hidden=24,
-            neighbour_norm="sqrt",
-            activation="identity",
-            gate=False,
-            self_contraction=False,
-            pair_radial=False,
-            noise=NoiseSpec("joint", "extensive", "equivariant", stress=False),
-            scale=0.5,
-            shift=(0.0, 0.0),
-        )
+    spec = small_spec(
+        (1, 8),
+        cutoff=3.0,
+        mean_neighbours=2.0,
+        hidden="8x0e+8x1o+8x2e",
+        features=8,
+        radial_basis=6,
+        radial_hidden=(16,),
+        readout_hidden=24,
     )
+    return Race(spec)
 
 
 def labelled(

@@ -12,9 +12,8 @@ from bayrace.likelihood.mse import Robust, SquaredError
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import EnergyNoise, Lambdas, NoiseSpec, noise
 from bayrace.model.race import Race
-from bayrace.model.spec import RaceSpec
 from bayrace.nn.covariance import CovarianceForm
-from bayrace.testing import graph_of, random_frame
+from bayrace.testing import graph_of, random_frame, small_spec
 from bayrace.types import GraphBatch, Labels, Outputs, Params
 
 LAMBDAS = Lambdas(energy=2.0, forces=30.0, stress=5.0)
@@ -26,29 +25,7 @@ def joint(covariance: CovarianceForm = "equivariant", *, stress: bool = False) -
 
 
 def tiny(noise_spec: NoiseSpec) -> Race:
-    return Race(
-        RaceSpec(
-            elements=(1, 8),
-            cutoff=4.0,
-            mean_neighbours=6.0,
-            layers=2,
-            hidden="4x0e+4x1o+4x2e",
-            features=3,
-            l_max=2,
-            radial_basis=4,
-            envelope_power=2,
-            radial_hidden=(6,),
-            readout_hidden=6,
-            neighbour_norm="sqrt",
-            activation="identity",
-            gate=False,
-            self_contraction=False,
-            pair_radial=False,
-            noise=noise_spec,
-            scale=0.8,
-            shift=(0.0, 0.0),
-        )
-    )
+    return Race(small_spec((1, 8), noise=noise_spec))
 
 
 def situation(
