@@ -8,7 +8,7 @@ from bayrace.config.build import label_keys, lambdas, likelihoods, noise_spec, t
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
 from bayrace.train.schedule import Constant, Plateau, WarmupCosine
-from bayrace.train.settings import MONITORS
+from bayrace.train.monitors import MONITORS
 
 
 def config(*overrides):

@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from bayrace.config.durations import parse_duration
 from bayrace.config.presets import Preset, fill_model, fill_run
+from bayrace.train.monitors import Monitor
 
 
 def _paths(value: Any) -> Any:
@@ -74,17 +75,6 @@ References = Annotated[
     BeforeValidator(_references, json_schema_input_type=Literal["auto"] | dict[str, float]),
 ]
 Seconds = Annotated[float, BeforeValidator(parse_duration, json_schema_input_type=float | str)]
-Monitor = Literal[
-    "loss",
-    "energy_mae",
-    "energy_rmse",
-    "energy_mae_per_atom",
-    "energy_rmse_per_atom",
-    "forces_mae",
-    "forces_rmse",
-    "stress_mae",
-    "stress_rmse",
-]
 
 
 def _without_default(schema: dict[str, Any]) -> None:

@@ -7,21 +7,9 @@ from typing import Any
 
 import torch
 
+from bayrace.train.monitors import MONITORS
 from bayrace.train.optim import OptimiserSettings
 from bayrace.train.schedule import Schedule
-
-MONITORS = (
-    "loss",
-    "energy_mae",
-    "energy_rmse",
-    "energy_mae_per_atom",
-    "energy_rmse_per_atom",
-    "forces_mae",
-    "forces_rmse",
-    "stress_mae",
-    "stress_rmse",
-)
-"""Validation metrics; energies in meV, per atom in meV/atom, forces in meV/Å, stress in meV/Å³."""
 
 _FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device"})
 

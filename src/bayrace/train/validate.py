@@ -28,7 +28,7 @@ def valid_batches(task: Task) -> Batches:
 def validate(
     model: Model, params: Params, likelihood: Likelihood, batches: Batches, *, stress: bool
 ) -> dict[str, float]:
-    """Score (mean over structures of the batches' losses) and errors, see settings.MONITORS.
+    """Score (mean over structures of the batches' losses) and errors, see monitors.MONITORS.
 
     Quantities without a single label are left out.
     """
