@@ -7,8 +7,8 @@ from bayrace.config import ConfigError, make_config
 from bayrace.config.build import label_keys, lambdas, likelihoods, noise_spec, train_settings
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
-from bayrace.train.schedule import Constant, Plateau, WarmupCosine
 from bayrace.train.monitors import MONITORS
+from bayrace.train.schedule import Constant, Plateau, WarmupCosine
 
 
 def config(*overrides):
