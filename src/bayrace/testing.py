@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from bayrace.data.batch import build_graph, collate
-from bayrace.data.frame import Frame
+from bayrace.data.frame import Frame, bare_frame
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, Noise, NoiseSpec, noise
 from bayrace.model.spec import RaceSpec
@@ -52,16 +52,11 @@ def random_frame(
         gaps = np.linalg.norm(placed[:, None] + images - candidate, axis=-1)
         if gaps.min(initial=np.inf) > apart:
             placed = np.vstack([placed, candidate])
-    return Frame(
-        numbers=random.choice(np.asarray(elements), atoms).astype(np.int64),
-        positions=placed,
-        cell=box if periodic else np.zeros((3, 3)),
-        pbc=np.asarray(pbc if periodic else (False, False, False)),
-        energy=None,
-        forces=None,
-        stress=None,
-        config_type="Default",
-        weight=1.0,
+    return bare_frame(
+        random.choice(np.asarray(elements), atoms).astype(np.int64),
+        placed,
+        box if periodic else np.zeros((3, 3)),
+        np.asarray(pbc if periodic else (False, False, False)),
         source="random",
         index=seed,
     )

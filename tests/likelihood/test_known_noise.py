@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from bayrace.data.batch import build_graph, collate
-from bayrace.data.frame import Frame
+from bayrace.data.frame import Frame, bare_frame
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, noise
@@ -29,19 +29,9 @@ def water(random: np.random.Generator) -> Frame:
     lengths = random.uniform(0.85, 1.15, size=2)
     arms = np.array([[1.0, 0, 0], [np.cos(angle), np.sin(angle), 0]]) * lengths[:, None]
     turn = np.linalg.qr(random.normal(size=(3, 3)))[0]
-    return Frame(
-        numbers=np.array([1, 1, 8]),
-        positions=np.vstack([arms, np.zeros(3)]) @ turn.T,
-        cell=np.zeros((3, 3)),
-        pbc=np.zeros(3, dtype=bool),
-        energy=None,
-        forces=None,
-        stress=None,
-        config_type="Default",
-        weight=1.0,
-        source="water",
-        index=0,
-    )
+    positions = np.vstack([arms, np.zeros(3)]) @ turn.T
+    nowhere = np.zeros(3, dtype=bool)
+    return bare_frame(np.array([1, 1, 8]), positions, np.zeros((3, 3)), nowhere, source="water")
 
 
 def true_noise(frame: Frame) -> tuple[float, Floats]:

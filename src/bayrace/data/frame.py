@@ -62,6 +62,31 @@ class Frame:
         return f"{self.source}, frame {self.index}"
 
 
+def bare_frame(
+    numbers: Integers,
+    positions: Floats,
+    cell: Floats,
+    pbc: npt.NDArray[np.bool_],
+    *,
+    source: str,
+    index: int = 0,
+) -> Frame:
+    """A geometry without labels, as prediction needs it."""
+    return Frame(
+        numbers=numbers,
+        positions=positions,
+        cell=cell,
+        pbc=pbc,
+        energy=None,
+        forces=None,
+        stress=None,
+        config_type=DEFAULT_TYPE,
+        weight=1.0,
+        source=source,
+        index=index,
+    )
+
+
 def frame_from_atoms(
     atoms: Atoms,
     *,

@@ -13,13 +13,13 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.outputs import Properties, all_outputs
 
+from bayrace.deploy.spreads import KINDS, spreads
 from bayrace.deploy.verlet import Geometry, VerletList
 from bayrace.potential import Potential
 from bayrace.predict import predict
-from bayrace.types import Prediction, Uncertain, standard_deviation
+from bayrace.types import Prediction, Uncertain
 
 _QUANTITIES = ("energy", "forces", "stress")
-_KINDS = ("uncertainty", "aleatoric", "epistemic")
 
 
 class Calculator(AseCalculator):
@@ -43,7 +43,7 @@ class Calculator(AseCalculator):
 
     implemented_properties = [  # noqa: RUF012 - ASE declares it so
         *("energy", "free_energy", "energies", "forces", "stress", "forces_covariance"),
-        *(f"{quantity}_{kind}" for quantity in _QUANTITIES for kind in _KINDS),
+        *(f"{quantity}_{kind}" for quantity in _QUANTITIES for kind in KINDS),
     ]
 
     def __init__(
@@ -108,7 +108,7 @@ class Calculator(AseCalculator):
                     f"{name} needs a cell periodic in all three directions, but "
                     f"pbc={atoms.pbc.tolist()}; set atoms.pbc = True for a bulk system"
                 )
-            if name.endswith((*_KINDS, "covariance")) and not self.uncertainty:
+            if name.endswith((*KINDS, "covariance")) and not self.uncertainty:
                 raise PropertyNotImplementedError(
                     f"{name} was switched off; make the Calculator with uncertainty=True"
                 )
@@ -141,14 +141,9 @@ def _uncertainties(prediction: Prediction) -> dict[str, Any]:
     results: dict[str, Any] = {"forces_covariance": _array(prediction.forces.total)}
     for quantity in _QUANTITIES:
         value: Uncertain | None = getattr(prediction, quantity)
-        if value is None:
-            continue
-        for kind, variance in zip(
-            _KINDS, (value.total, value.aleatoric, value.epistemic), strict=True
-        ):
-            spread = standard_deviation(variance, like=value.mean)
-            results[f"{quantity}_{kind}"] = _array(spread if quantity == "forces" else spread[0])
-    return {name: float(v) if np.ndim(v) == 0 else v for name, v in results.items()}
+        if value is not None:
+            results |= spreads(quantity, value, slice(None) if quantity == "forces" else 0)
+    return results
 
 
 def _array(value: torch.Tensor) -> Any:

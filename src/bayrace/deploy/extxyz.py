@@ -23,12 +23,12 @@ from ase.io.extxyz import output_column_format
 
 from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
+from bayrace.deploy.spreads import spreads
 from bayrace.potential import Potential
 from bayrace.predict import predict_frames
-from bayrace.types import Prediction, Uncertain, standard_deviation
+from bayrace.types import Prediction
 
 _LABELS = ("energy", "forces", "stress")
-_KINDS = ("uncertainty", "aleatoric", "epistemic")
 
 
 def predict_files(
@@ -103,26 +103,15 @@ def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> 
     values: dict[str, Any] = {"energy": float(prediction.energy.mean[place])}
     values["free_energy"] = values["energy"]
     values["forces"] = prediction.forces.mean[rows].numpy(force=True)
-    atoms.info |= _spreads("energy", prediction.energy, place)
-    atoms.arrays |= _spreads("forces", prediction.forces, rows)
+    atoms.info |= spreads("energy", prediction.energy, place)
+    atoms.arrays |= spreads("forces", prediction.forces, rows)
     covariance = prediction.forces.total[rows].numpy(force=True)
     atoms.arrays["forces_covariance"] = covariance.reshape(-1, 9)
     if prediction.stress is not None and atoms.pbc.all():
         values["stress"] = prediction.stress.mean[place].numpy(force=True)
-        atoms.info |= _spreads("stress", prediction.stress, place)
+        atoms.info |= spreads("stress", prediction.stress, place)
     atoms.calc = SinglePointCalculator(atoms, **values)  # type: ignore[no-untyped-call]
     return atoms
-
-
-def _spreads(name: str, value: Uncertain, where: int | slice) -> dict[str, Any]:
-    """Standard deviations by name."""
-    variances = (value.total, value.aleatoric, value.epistemic)
-    stds = (standard_deviation(variance, like=value.mean)[where] for variance in variances)
-    arrays = (std.numpy(force=True) for std in stds)
-    return {
-        f"{name}_{kind}": float(array) if array.ndim == 0 else array
-        for kind, array in zip(_KINDS, arrays, strict=True)
-    }
 
 
 def _write(file: TextIO, atoms: Any) -> None:

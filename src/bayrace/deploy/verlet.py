@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.check import check_frame
-from bayrace.data.frame import Frame
+from bayrace.data.frame import Frame, bare_frame
 from bayrace.types import GraphBatch
 
 Array = NDArray[np.float64]
@@ -163,18 +163,8 @@ def _local(geometry: Geometry, wraps: Array) -> Array:
 
 
 def _frame(geometry: Geometry) -> Frame:
-    return Frame(
-        numbers=geometry.numbers,
-        positions=geometry.positions,
-        cell=geometry.cell,
-        pbc=geometry.pbc,
-        energy=None,
-        forces=None,
-        stress=None,
-        config_type="Default",
-        weight=1.0,
-        source="atoms",
-        index=0,
+    return bare_frame(
+        geometry.numbers, geometry.positions, geometry.cell, geometry.pbc, source="atoms"
     )
 
 
