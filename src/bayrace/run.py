@@ -120,7 +120,9 @@ def prepare(config: Config) -> Prepared:
 
     training = dataset(splits.train)
     model = Race(race_spec(config, training))
-    model.prepare(torch.float64 if config.model.dtype == "float64" else torch.float32)
+    settings = train_settings(config)
+    if settings.device == "cpu":
+        model.prepare(settings.torch_dtype)
     return Prepared(splits, training, dataset(splits.valid), model)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -103,7 +104,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
 
     train, splits = prepared.train, prepared.splits
     atoms = sum(len(frame.numbers) for frame in train.frames)
-    weights = sum(value.numel() for value in prepared.model.init(0).values())
+    weights = sum(math.prod(shape) for shape in prepared.model.shapes.values())
     out.print(
         f"data   {len(train)} training and {len(prepared.valid)} validation structures, "
         f"{atoms} atoms of {symbols_of(train.elements)}, "
