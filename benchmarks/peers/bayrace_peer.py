@@ -1,0 +1,172 @@
+"""bayrace behind the calls of the speed benchmark, each through the door its users take."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ase import Atoms
+from ase.calculators.calculator import Calculator as AseCalculator
+from common import Statistics
+from systems import BATCH, CRYSTALS, CUTOFF, SILICON
+
+from bayrace import Calculator, Potential, run
+from bayrace.config import Config, make_config
+from bayrace.config.build import lambdas, likelihoods, race_spec, train_settings
+from bayrace.data.batch import build_graph, collate
+from bayrace.data.frame import frame_from_atoms
+from bayrace.model.race import Race
+from bayrace.model.spec import RaceSpec
+from bayrace.posterior.point import Point
+from bayrace.predict import predict
+from bayrace.train.loop import fit
+from bayrace.types import GraphBatch
+
+# nequip-2 and nequip-3 have gates and no products of features with themselves
+LIKE_NEQUIP = {"preset": "small", "self_contraction": False, "gate": True}
+PAPER = {"preset": "3bpa", "cutoff": CUTOFF, "mean_neighbours": "auto"}
+
+SIZES: dict[str, dict[str, Any]] = {
+    "bayrace-small": {"preset": "small"},
+    "bayrace-medium": {"preset": "medium"},
+    "bayrace-paper": PAPER,
+    "bayrace-paper-l2": PAPER | {"hidden": "64x(0,1,2)"},  # the irreps of nequip-paper
+    "bayrace-2": LIKE_NEQUIP | {"layers": 2},
+    "bayrace-3": LIKE_NEQUIP | {"layers": 3},
+}
+
+
+def configuration(model: dict[str, Any], data: Path) -> Config:
+    """The configuration of a run that neither validates nor saves while it is timed."""
+    return make_config(
+        {
+            "data": {"train": str(data / "train.xyz"), "valid": str(data / "valid.xyz")},
+            "model": model,
+            "train": {
+                "batch_size": BATCH,
+                "valid_every": 10**6,
+                "checkpoint_every": 3600,
+                "max_epochs": 10**6,
+                "device": "cpu",
+            },
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `race_spec` asks of a training set, answered from the statistics of the benchmark."""
+
+    statistics: Statistics
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        return tuple(self.statistics.elements)
+
+    def mean_neighbours(self) -> float:
+        return self.statistics.mean_neighbours
+
+    def force_rms(self) -> float:
+        return self.statistics.force_rms
+
+    def atomic_shift(self) -> tuple[float, ...]:
+        return (0.0,) * len(self.statistics.elements)
+
+
+def specification(model: dict[str, Any], statistics: Statistics) -> RaceSpec:
+    """The network of a size for a training set with these statistics."""
+    return race_spec(configuration(model, Path("unread")), Measured(statistics))  # type: ignore
+
+
+class BayraceSubject:
+    """One size of bayrace: training through `fit`, evaluation through `predict` and `Calculator`."""
+
+    def __init__(self, size: str, data: Path, statistics: Statistics) -> None:
+        self.model = SIZES[size]
+        self.config = configuration(self.model, data)
+        self.statistics = statistics
+        self.potentials: dict[bool, Potential] = {}
+        self.batches: dict[str, GraphBatch] = {}
+
+    @cached_property
+    def prepared(self) -> run.Prepared:
+        """Data, graphs and kernels, as `bayrace train` makes them."""
+        return run.prepare(self.config)
+
+    def step(self, budget: float, *, most: int) -> list[float]:
+        """Seconds of training steps: from one report of the loop to the next."""
+        ticks: list[float] = []
+
+        def enough() -> bool:
+            done = len(ticks) - 1  # the first step warms up
+            return done >= most or (done >= 1 and ticks[-1] - ticks[0] > budget)
+
+        with tempfile.TemporaryDirectory() as folder:
+            fit(
+                self.prepared.model,
+                likelihoods(self.config.loss),
+                self.prepared.train,
+                self.prepared.valid,
+                settings=train_settings(self.config),
+                folder=Path(folder) / "run",
+                observer=lambda _: ticks.append(time.perf_counter()),
+                stop=enough,
+            )
+        return [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+
+    def prepare(self, system: str) -> None:
+        """Build the potential of a system and its kernels."""
+        potential = self.potential(system)
+        potential.model.prepare(potential.dtype)
+
+    def evaluate(self, system: str, frames: list[Atoms]) -> None:
+        """Energy and forces, with their noise, of frames whose graph is ready."""
+        potential = self.potential(system)
+        if system not in self.batches:
+            self.batches[system] = self._batch(potential, frames)
+        prediction = predict(
+            potential.model,
+            potential.members,
+            self.batches[system],
+            references=potential.references,
+            lambdas=potential.lambdas,
+        )
+        assert math.isfinite(float(prediction.forces.mean.sum()))
+
+    def calculator(self) -> AseCalculator:
+        """The calculator of ASE with its defaults."""
+        return Calculator(self.potential("3bpa-1"))
+
+    def potential(self, system: str) -> Potential:
+        """A potential with random weights for the elements of a system."""
+        crystal = system in CRYSTALS
+        if crystal not in self.potentials:
+            statistics = SILICON if crystal else self.statistics
+            spec = specification(self.model, statistics)
+            references = zip(statistics.elements, statistics.references, strict=True)
+            self.potentials[crystal] = Potential(
+                spec=spec,
+                members=Point(Race(spec).init(0)).draw(1, seed=0),
+                posterior="point",
+                references=dict(references),
+                lambdas=lambdas(self.config.loss),
+                statistics={},
+                config={},
+                fingerprint="",
+            )
+        return self.potentials[crystal]
+
+    def _batch(self, potential: Potential, frames: list[Atoms]) -> GraphBatch:
+        elements, cutoff = potential.elements, potential.model.cutoff
+        graphs = [
+            build_graph(
+                frame_from_atoms(atoms, keys=None, index=i), elements=elements, cutoff=cutoff
+            )
+            for i, atoms in enumerate(frames)
+        ]
+        return collate(graphs, elements_count=len(elements), dtype=potential.dtype)
