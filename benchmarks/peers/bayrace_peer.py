@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 import time
@@ -84,7 +85,7 @@ def specification(model: dict[str, Any], statistics: Statistics) -> RaceSpec:
 
 
 class BayraceSubject:
-    """One size of bayrace: training through `fit`, evaluation through `predict` and `Calculator`."""
+    """One size of bayrace, trained by `fit`, evaluated by `predict` and `Calculator`."""
 
     def __init__(self, size: str, data: Path, statistics: Statistics) -> None:
         self.model = SIZES[size]
@@ -117,7 +118,7 @@ class BayraceSubject:
                 observer=lambda _: ticks.append(time.perf_counter()),
                 stop=enough,
             )
-        return [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+        return [after - before for before, after in itertools.pairwise(ticks)]
 
     def prepare(self, system: str) -> None:
         """Build the potential of a system and its kernels."""

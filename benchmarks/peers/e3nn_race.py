@@ -10,9 +10,10 @@ bayrace leaves out, irreps that no readout uses; the outer product is written ou
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from ase import Atoms
@@ -48,9 +49,7 @@ class Layer(nn.Module):
             inputs, harmonics, middle, paths, internal_weights=False, shared_weights=False
         )
         sizes = (spec.radial_basis, *spec.radial_hidden, self.convolution.weight_numel)
-        self.radial = nn.ParameterList(
-            torch.randn(a, b) for a, b in zip(sizes, sizes[1:], strict=False)
-        )
+        self.radial = nn.ParameterList(torch.randn(a, b) for a, b in itertools.pairwise(sizes))
         self.down = o3.Linear(middle.simplify(), outputs)
         one_body = o3.Irreps([(spec.features, SCALAR)])
         outer = o3.Irreps([(count * spec.features, irrep) for count, irrep in outputs])
@@ -86,9 +85,7 @@ class E3nnRace(nn.Module):
         self.embedding = nn.Parameter(torch.randn(len(spec.elements), spec.features))
         irreps = layer_irreps(spec, pruned=pruned)
         self.one_body = o3.Linear(irreps[0], irreps[0])
-        self.layers = nn.ModuleList(
-            Layer(spec, a, b) for a, b in zip(irreps, irreps[1:], strict=False)
-        )
+        self.layers = nn.ModuleList(Layer(spec, a, b) for a, b in itertools.pairwise(irreps))
 
     def forward(self, batch: GraphBatch) -> Tensor:
         """Energy of each atom, eV, (N,) float64."""
@@ -145,7 +142,7 @@ def _paths(
 class E3nnPeer:
     """The published formulation behind the calls of the benchmarks."""
 
-    sizes: dict[str, dict[str, Any]] = {
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {
         "e3nn-paper": {"like": "bayrace-paper", "pruned": False},
         "e3nn-paper-pruned": {"like": "bayrace-paper", "pruned": True},
     }

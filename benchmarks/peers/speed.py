@@ -110,17 +110,17 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="turns of every size")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of readings in one turn")
+    parser.add_argument("--rounds", type=int, help="turns of every size (5)")
+    parser.add_argument("--seconds", type=float, help="of readings in one turn (2)")
     parser.add_argument("--most", type=int, default=20, help="readings in one turn")
     parser.add_argument("--only", nargs="+", default=[], help="these quantities and sizes")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="two short rounds, fewer quantities")
+    parser.add_argument("--quick", action="store_true", help="2 rounds of 0.5 s, fewer quantities")
     parser.add_argument("--data", type=Path, default=ROOT / ".bench/data/3bpa")
     parser.add_argument("--output", type=Path, default=ROOT / ".bench/results/speed.json")
     options = parser.parse_args()
-    if options.quick:
-        options.rounds, options.seconds = 2, 0.5
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    options.seconds = options.seconds or (0.5 if options.quick else 2.0)
     return options
 
 
