@@ -1,18 +1,21 @@
 # make demo    train, evaluate and draw a small potential (in demo-output/)
 # make test    the test suite
 # make lint    ruff, mypy and the import contracts
+# make bench   speed beside MACE and NequIP, which it installs in .bench (half an hour, idle machine)
 # make clean   remove caches and outputs; distclean removes .venv too
 #
 # The first target that needs it makes .venv and installs bayrace there.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WORKERS ?= 2
+BENCH ?= .bench
+BENCH_DATA ?= ../shared/data
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMPS := .venv/.stamps
 
-.PHONY: demo test lint clean distclean
+.PHONY: demo test lint bench clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/run
@@ -26,6 +29,11 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+bench: $(STAMPS)/dev $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/data/.stamp
+	$(BIN)/python benchmarks/peers/e3nn_race.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers/counts.py
+	$(BIN)/python benchmarks/peers/speed.py
 
 clean:
 	rm -rf demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -47,3 +55,21 @@ $(STAMPS)/run: $(STAMPS)/torch pyproject.toml
 $(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
 	$(PIP) -c constraints.txt -e '.[dev]'
 	touch $@ $(STAMPS)/run
+
+# The peers of the benchmarks, each in an environment of its own, with our torch.
+$(BENCH)/torch.txt: constraints.txt
+	mkdir -p $(BENCH)
+	grep '^torch==' constraints.txt > $@
+
+$(BENCH)/mace/.stamp: PEER := mace-torch==0.3.16
+$(BENCH)/nequip/.stamp: PEER := nequip==0.19.1
+$(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp: $(BENCH)/torch.txt
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $< $(PEER)
+	touch $@
+
+$(BENCH)/data/.stamp: benchmarks/peers/data.py | $(STAMPS)/dev
+	test -d $(BENCH_DATA) || { echo "$(BENCH_DATA): no data; give BENCH_DATA=folder"; exit 1; }
+	$(BIN)/python benchmarks/peers/data.py $(BENCH_DATA) $(BENCH)/data
+	touch $@

@@ -32,11 +32,13 @@ from bayrace.types import GraphBatch
 LIKE_NEQUIP = {"preset": "small", "self_contraction": False, "gate": True}
 PAPER = {"preset": "3bpa", "cutoff": CUTOFF, "mean_neighbours": "auto"}
 
+EVEN_AND_ODD = "64x0e+64x0o+64x1e+64x1o+64x2e+64x2o"  # the irreps of nequip-paper
+
 SIZES: dict[str, dict[str, Any]] = {
     "bayrace-small": {"preset": "small"},
     "bayrace-medium": {"preset": "medium"},
     "bayrace-paper": PAPER,
-    "bayrace-paper-l2": PAPER | {"hidden": "64x(0,1,2)"},  # the irreps of nequip-paper
+    "bayrace-paper-l2": PAPER | {"hidden": EVEN_AND_ODD},
     "bayrace-2": LIKE_NEQUIP | {"layers": 2},
     "bayrace-3": LIKE_NEQUIP | {"layers": 3},
 }

@@ -264,7 +264,8 @@ def check(data: Path) -> None:
         copy_weights(params, race, model)
         graphs = [graph for graph, _, _ in peer.graphs(frames, known)]
         batch = collate(graphs, elements_count=len(known.elements), dtype=torch.float64)
-        ours = evaluate(race, params, batch)
+        with torch.no_grad():
+            ours = evaluate(race, params, batch)
         energy, gradient = energy_and_gradient(model, batch, training=False)
         error = float((energy.detach() / ours.energy - 1).abs().max())
         kick = float((gradient + ours.forces).abs().max() / ours.forces.abs().max())

@@ -74,18 +74,18 @@ class Worker:
         """Send a command and wait for its answer; errors are answers too."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(command) + "\n")
-        self.process.stdin.flush()
+        dead = {"error": f"the worker of {self.code} died; run worker.py by hand to see why"}
+        try:
+            self.process.stdin.write(json.dumps(command) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return dead
         line = self.process.stdout.readline()
-        if not line:
-            return {"error": f"the worker of {self.code} died; run worker.py by hand to see why"}
-        return dict(json.loads(line))
+        return dict(json.loads(line)) if line else dead
 
     def close(self) -> None:
         """End of input ends the worker."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        self.process.communicate()
 
 
 def main() -> None:
