@@ -75,6 +75,7 @@ def small_spec(elements: tuple[int, ...], **changes: Any) -> RaceSpec:
         "radial_basis": 4,
         "envelope_power": 2,
         "radial_hidden": (8,),
+        "radial_knots": 0,
         "readout_hidden": 8,
         "neighbour_norm": "sqrt",
         "activation": "identity",

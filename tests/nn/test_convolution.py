@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bayrace.nn import convolution
+from bayrace.nn import kernels
 from bayrace.nn.convolution import Plan, convolve, convolve_plain, kernel_status, prepare
 from bayrace.nn.harmonics import spherical_harmonics
 from bayrace.nn.irreps import Irrep, clebsch_gordan
@@ -92,8 +92,8 @@ def test_plain_when_there_is_no_compiler(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
-    convolution._problem.cache_clear()
-    convolution._warn_once.cache_clear()
+    kernels._problem.cache_clear()
+    kernels._warn_once.cache_clear()
     x, y, r = inputs()
     with caplog.at_level(logging.WARNING):
         out = convolve(PLAN, x, y, r, pair_graph)
@@ -105,7 +105,7 @@ def test_plain_when_there_is_no_compiler(
     assert kernel_status().startswith("plain")
     with pytest.raises(RuntimeError, match="install gcc"):
         convolve(PLAN, x, y, r, pair_graph, kernel="fused")
-    convolution._problem.cache_clear()
+    kernels._problem.cache_clear()
 
 
 def test_plain_when_the_build_fails(
@@ -117,10 +117,10 @@ def test_plain_when_the_build_fails(
     monkeypatch.setenv("CC", str(broken))
     monkeypatch.setenv("BAYRACE_CACHE", str(tmp_path / "cache"))
     plan = Plan((Irrep(0, 1),), 1, (Irrep(1, -1),))
-    convolution._problem.cache_clear()
+    kernels._problem.cache_clear()
     assert prepare([(plan, 5)], torch.float32) == ("plain",)
     assert list((tmp_path / "cache").iterdir()) == []
-    convolution._problem.cache_clear()
+    kernels._problem.cache_clear()
 
 
 def test_environment(pair_graph: GraphBatch, monkeypatch: pytest.MonkeyPatch) -> None:

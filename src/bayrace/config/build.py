@@ -82,6 +82,7 @@ def race_spec(config: Config, train: Dataset) -> RaceSpec:
         radial_basis=model.radial_basis,
         envelope_power=model.envelope_power,
         radial_hidden=model.radial_hidden,
+        radial_knots=model.radial_knots,
         readout_hidden=model.readout_hidden,
         neighbour_norm=model.neighbour_norm,
         activation=model.activation,

@@ -150,6 +150,9 @@ class ModelConfig(Section):
     radial_basis: int = _from_preset("Number of Bessel functions.", ge=1)
     envelope_power: int = _from_preset("Smoothness p of the cutoff envelope.", ge=2)
     radial_hidden: tuple[int, ...] = _from_preset("Widths of the radial network.")
+    radial_knots: int = _from_preset(
+        "Intervals of the cubic splines through the radial network; 0 evaluates it at every pair."
+    )
     readout_hidden: int = _from_preset("Width of the readout.", ge=1)
     neighbour_norm: Literal["sqrt", "mean"] = _from_preset(
         "Divide sums over neighbours by the square root of their mean number, or by it."

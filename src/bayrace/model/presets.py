@@ -25,6 +25,7 @@ _OURS = _COMMON | {
     "cutoff": 5.0,
     "l_max": 2,
     "mean_neighbours": "auto",
+    "radial_knots": 128,
     "gate": False,
     "self_contraction": True,
     "pair_radial": False,
@@ -34,6 +35,7 @@ _OURS = _COMMON | {
 _PAPER = _COMMON | {
     "layers": 5,
     "radial_hidden": (64, 64, 64),
+    "radial_knots": 0,
     "gate": False,
     "self_contraction": False,
     "pair_radial": False,

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,7 +29,11 @@ from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
 from bayrace.nn.harmonics import spherical_harmonics
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, Irrep
 from bayrace.nn.linear import Features, contract_product, linear, species_linear
+from bayrace.nn.products import prepare as prepare_product
+from bayrace.nn.products import square
 from bayrace.nn.radial import bessel_basis, radial_network, silu
+from bayrace.nn.splines import coefficients, spline
+from bayrace.nn.tables import constant
 from bayrace.types import GraphBatch, Heads, Params
 
 NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
@@ -38,7 +43,8 @@ class Geometry(NamedTuple):
     """What every layer and every member shares."""
 
     harmonics: Tensor  # (E, (L+1)²)
-    basis: Tensor  # (P, radial_basis)
+    distance: Tensor  # Å, (P,)
+    basis: Tensor | None  # (P, radial_basis), unless the radial functions are splines
 
 
 class Known(NamedTuple):
@@ -74,12 +80,29 @@ class Race:
         """Which noise heads the network has."""
         return self.spec.noise
 
+    @property
+    def _neighbour_norm(self) -> float:
+        neighbours = self.spec.mean_neighbours
+        return math.sqrt(neighbours) if self.spec.neighbour_norm == "sqrt" else neighbours
+
     def prepare(self, dtype: torch.dtype) -> None:
         """Build all kernels of the network at once, so that no step waits for a compiler."""
         convolutions = [
             (group.plan, group.channels) for layer in self.layout for group in layer.groups
         ]
-        prepare(convolutions, dtype, kernel=self.kernel)
+        products = {
+            (layer.product, layer.convolved[SCALAR]) for layer in self.layout if layer.product
+        }
+        with ThreadPoolExecutor() as pool:
+            jobs: list[Future[Any]] = [
+                pool.submit(prepare, convolutions, dtype, kernel=self.kernel)
+            ]
+            jobs += [
+                pool.submit(prepare_product, product, channels, dtype, kernel=self.kernel)
+                for product, channels in products
+            ]
+        for job in jobs:
+            job.result()
 
     def init(
         self, seed: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
@@ -116,19 +139,22 @@ class Race:
         offset = torch.einsum("pi,pij->pj", batch.shifts[forward], cell)
         vector = batch.positions[sender] - batch.positions[receiver] + offset
         distance = vector.square().sum(-1).sqrt()
-        basis = bessel_basis(
-            distance,
-            cutoff=self.spec.cutoff,
-            count=self.spec.radial_basis,
-            power=self.spec.envelope_power,
-        )
+        basis = None if self.spec.radial_knots else self._basis(distance)
         harmonics = spherical_harmonics(vector / distance.unsqueeze(-1), self.spec.l_max)
         # the reverse edge sees the opposite direction: Y_l(-r) = (-1)^l Y_l(r)
         degree = torch.arange(self.spec.l_max + 1, device=vector.device)
         parity = (1 - 2 * (degree % 2)).repeat_interleave(2 * degree + 1).to(vector.dtype)
         backward = forward[batch.pair] != torch.arange(batch.pair.shape[0], device=vector.device)
         sign = torch.where(backward.unsqueeze(-1), parity, torch.ones_like(parity))
-        return Geometry(harmonics=harmonics[batch.pair] * sign, basis=basis)
+        return Geometry(harmonics[batch.pair] * sign, distance, basis)
+
+    def _basis(self, distance: Tensor) -> Tensor:
+        return bessel_basis(
+            distance,
+            cutoff=self.spec.cutoff,
+            count=self.spec.radial_basis,
+            power=self.spec.envelope_power,
+        )
 
     def _layer(
         self,
@@ -146,7 +172,7 @@ class Race:
         messages = self._messages(layer, own, lifted, geometry, batch)
         updated: Features = {}
         for irrep in layer.convolved:
-            down = linear(messages[irrep], own[f"down.{irrep}"])
+            down = linear(messages[irrep], own[f"down.{irrep}"] * (1 / self._neighbour_norm))
             mixed = contract_product(own[f"product.{irrep}"], one_body)
             skip = own.get(f"skip.{irrep}")
             if skip is None:
@@ -171,10 +197,8 @@ class Race:
         geometry: Geometry,
         batch: GraphBatch,
     ) -> Features:
-        """Convolution, normalised; channels of all paths side by side."""
+        """Convolution; channels of all paths side by side."""
         radial = self._radial(own, geometry, batch)
-        neighbours = self.spec.mean_neighbours
-        norm = math.sqrt(neighbours) if self.spec.neighbour_norm == "sqrt" else neighbours
         collected: dict[Irrep, list[Tensor]] = {irrep: [] for irrep in layer.convolved}
         start = 0
         for group in layer.groups:
@@ -187,22 +211,61 @@ class Race:
             summed = convolve(
                 group.plan, stacked, geometry.harmonics, weights, batch, kernel=self.kernel
             )
-            for irrep, view in group.plan.split(summed * (1 / norm)).items():
+            for irrep, view in group.plan.split(summed).items():
                 collected[irrep].append(view)
         return {irrep: torch.cat(views, dim=-1) for irrep, views in collected.items()}
 
     def _radial(self, own: Mapping[str, Tensor], geometry: Geometry, batch: GraphBatch) -> Tensor:
         """Radial weights of every pair, (P, Σ paths · channels)."""
-        count = len(self.spec.radial_hidden) + 1
-        weights = [own[f"radial.{k}"] for k in range(count)]
-        if not self.spec.pair_radial:
-            return radial_network(weights, geometry.basis)
+        kind = self._pair_kind(batch) if self.spec.pair_radial else None
+        if geometry.basis is not None:
+            gain = None if kind is None else own["pair_gain"][kind]
+            weights = self._radial_weights(own)
+            return radial_network(weights[-1:], self._radial_hidden(weights, geometry.basis, gain))
+        knots = self.spec.radial_knots
+        return spline(
+            own["radial_table"] if "radial_table" in own else self._radial_table(own),
+            geometry.distance,
+            intervals=knots,
+            cutoff=self.spec.cutoff,
+            base=None if kind is None else kind * (knots + 3),
+            kernel=self.kernel,
+        )
+
+    def _radial_table(self, own: Mapping[str, Tensor]) -> Tensor:
+        """Coefficients of the splines through the radial network, one set per kind of pair."""
+        weights = self._radial_weights(own)
+        knots = self.spec.radial_knots
+        key = ("knots", knots, self.spec.cutoff, self.spec.radial_basis, self.spec.envelope_power)
+        basis = constant(key, weights[0], self._basis_at_knots)
+        gain = own["pair_gain"].unsqueeze(1) if self.spec.pair_radial else None
+        hidden = self._radial_hidden(weights, basis, gain)  # (knots + 1, H), or one for each kind
+        # the last layer is linear, so it may come after the coefficients
+        solved = coefficients(knots, hidden) @ hidden
+        return radial_network(weights[-1:], solved).flatten(0, -2)
+
+    def _radial_weights(self, own: Mapping[str, Tensor]) -> list[Tensor]:
+        return [own[f"radial.{k}"] for k in range(len(self.spec.radial_hidden) + 1)]
+
+    def _radial_hidden(self, weights: list[Tensor], basis: Tensor, gain: Tensor | None) -> Tensor:
+        """The radial network up to its last layer."""
+        first = linear(basis, weights[0])
+        value = silu(first if gain is None else first * (1 + 0.5 * gain))
+        for weight in weights[1:-1]:
+            value = silu(linear(value, weight))
+        return value
+
+    def _basis_at_knots(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        knots = torch.linspace(0, self.spec.cutoff, self.spec.radial_knots + 1, dtype=torch.float64)
+        knots[0] = knots[1] * 1e-6  # the limit of sin(nπx)/x
+        return self._basis(knots).to(dtype=dtype, device=device)
+
+    def _pair_kind(self, batch: GraphBatch) -> Tensor:
+        """A number for the two elements of each pair, in either order, (P,)."""
         receiver, sender = batch.edges[:, batch.pair_edges[0]]
         low = torch.minimum(batch.species[receiver], batch.species[sender])
         high = torch.maximum(batch.species[receiver], batch.species[sender])
-        gain = 1 + 0.5 * own["pair_gain"][low * len(self.elements) + high]
-        first = silu(linear(geometry.basis, weights[0]) * gain)
-        return radial_network(weights[1:], first)
+        return low * len(self.elements) + high
 
     def _beyond_the_paper(
         self, layer: LayerLayout, own: Mapping[str, Tensor], features: Features
@@ -210,7 +273,7 @@ class Race:
         """Optional self-contraction A + Linear(A ⊗ A), then the optional gate."""
         if layer.product:
             stacked = torch.cat([features[irrep] for irrep in layer.product.inputs], dim=1)
-            products = layer.product(stacked)
+            products = layer.product.split(square(layer.product, stacked, kernel=self.kernel))
             features = {irrep: features[irrep] for irrep in layer.outputs} | {
                 irrep: features[irrep] + linear(value, own[f"contract.{irrep}"])
                 for irrep, value in products.items()

@@ -10,6 +10,8 @@ from bayrace.model.noise import NoiseSpec
 from bayrace.nn.harmonics import MAX_DEGREE
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, parse_irreps
 
+MIN_KNOTS = 16
+
 
 @dataclass(frozen=True)
 class RaceSpec:
@@ -25,6 +27,9 @@ class RaceSpec:
     radial_basis: int  # Bessel functions
     envelope_power: int
     radial_hidden: tuple[int, ...]
+    radial_knots: (
+        int  # intervals of the splines that the radial network is read from; 0: no splines
+    )
     readout_hidden: int
     neighbour_norm: Literal["sqrt", "mean"]
     activation: Literal["identity", "relu"]
@@ -46,9 +51,9 @@ class RaceSpec:
     def from_json(cls, values: Mapping[str, Any]) -> RaceSpec:
         """Rebuild from `to_json`, refusing missing and unknown names."""
         names = {field.name for field in fields(cls)}
-        if wrong := names ^ set(values):
+        plain = {"radial_knots": 0, **values}  # the splines came after the first potentials
+        if wrong := names ^ set(plain):
             raise ValueError(f"model specification: unexpected or missing keys {sorted(wrong)}")
-        plain = dict(values)
         for name in ("elements", "radial_hidden", "shift"):
             plain[name] = tuple(plain[name])
         plain["noise"] = NoiseSpec(**plain["noise"])
@@ -68,6 +73,11 @@ def _check(spec: RaceSpec) -> None:
         )
     if spec.layers < 1:
         raise ValueError(f"layers={spec.layers}: give at least 1")
+    if spec.radial_knots and spec.radial_knots < MIN_KNOTS:
+        raise ValueError(
+            f"radial_knots={spec.radial_knots}: give {MIN_KNOTS} or more, e.g. 128, or 0 for"
+            " the network itself at every pair"
+        )
     if not 0 <= spec.l_max <= MAX_DEGREE:
         raise ValueError(f"l_max={spec.l_max}: give 0 to {MAX_DEGREE}")
     hidden = parse_irreps(spec.hidden)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
 
-from bayrace.nn.irreps import Irrep, clebsch_gordan
+from bayrace.nn.irreps import Irrep, clebsch_gordan, read_irreps
+from bayrace.nn.plan import split_rows
 from bayrace.nn.tables import constant
+
+Term = tuple[int, int, float]
+"""Components a ≤ b of x, and the coefficient of x_a x_b."""
 
 
 @dataclass(frozen=True)
 class SelfProduct:
     """Symmetric couplings of irreps with themselves.
 
-    Rows of the result are ordered by output irrep, then component, then coupling.
+    Rows of the result are ordered by output irrep, then component, then coupling, so that the
+    slice of one irrep is a view of shape (N, 2l + 1, couplings · C).
     """
 
     inputs: tuple[Irrep, ...]
@@ -32,46 +38,74 @@ class SelfProduct:
             and (first != second or (target.l % 2 == 0))  # odd degrees of A ⊗ A are antisymmetric
         ]
 
-    def __call__(self, x: Tensor) -> dict[Irrep, Tensor]:
-        """From x (N, M, C) to {irrep: (N, 2l + 1, couplings · C)}."""
-        first, second, table = constant(self, x, lambda dtype, device: _table(self, dtype, device))
-        components = x.transpose(0, 1)  # (M, N, C): one matrix product for all atoms
-        products = components[first] * components[second]
-        rows = (table @ products.flatten(1)).reshape(-1, *x.shape[::2])  # (rows, N, C)
-        result, start = {}, 0
+    @cached_property
+    def input_dim(self) -> int:
+        """Components of x."""
+        return sum(irrep.dim for irrep in self.inputs)
+
+    @cached_property
+    def rows(self) -> int:
+        """Components of all couplings."""
+        return len(self.terms)
+
+    @cached_property
+    def terms(self) -> tuple[tuple[Term, ...], ...]:
+        """What each row sums."""
+        offsets, size = {}, 0
+        for irrep in self.inputs:
+            offsets[irrep] = size
+            size += irrep.dim
+        rows: list[tuple[Term, ...]] = []
         for target in self.outputs:
-            count = len(self.couplings(target))
-            if count:
-                block = rows[start : start + target.dim * count]
-                spread = block.reshape(target.dim, count, *x.shape[::2]).permute(2, 0, 1, 3)
-                result[target] = spread.flatten(2)
-            start += target.dim * count
-        return result
+            pairs = self.couplings(target)
+            tables = [clebsch_gordan(first.l, second.l, target.l) for first, second in pairs]
+            for m3 in range(target.dim):
+                for (first, second), table in zip(pairs, tables, strict=True):
+                    row: dict[tuple[int, int], float] = {}
+                    for m1 in range(first.dim):
+                        for m2 in range(second.dim):
+                            a, b = sorted((offsets[first] + m1, offsets[second] + m2))
+                            row[a, b] = row.get((a, b), 0.0) + float(table[m1, m2, m3])
+                    kept = [(a, b, c) for (a, b), c in sorted(row.items()) if abs(c) > 1e-12]
+                    rows.append(tuple(kept))
+        return tuple(rows)
+
+    def split(self, out: Tensor) -> dict[Irrep, Tensor]:
+        """Views (N, 2l + 1, couplings · C) of the rows for each output irrep that has any."""
+        return split_rows(out, {irrep: len(self.couplings(irrep)) for irrep in self.outputs})
+
+    @cached_property
+    def key(self) -> str:
+        """The product as text, for operators that take only tensors and strings."""
+        return ">".join("+".join(map(str, side)) for side in (self.inputs, self.outputs))
+
+
+@cache
+def parse_product(key: str) -> SelfProduct:
+    """The product whose `key` this is."""
+    inputs, outputs = key.split(">")
+    return SelfProduct(read_irreps(inputs), read_irreps(outputs))
+
+
+def square_plain(product: SelfProduct, x: Tensor) -> Tensor:
+    """From x (N, M, C) to (N, rows, C) in plain PyTorch."""
+    first, second, table = constant(
+        product, x, lambda dtype, device: _table(product, dtype, device)
+    )
+    components = x.transpose(0, 1)  # (M, N, C): one matrix product for all atoms
+    products = components[first] * components[second]
+    return (table @ products.flatten(1)).reshape(-1, *x.shape[::2]).transpose(0, 1)
 
 
 def _table(
     product: SelfProduct, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Indices of the products x_a x_b (a ≤ b) and the matrix (rows, products) on them."""
-    offsets, size = {}, 0
-    for irrep in product.inputs:
-        offsets[irrep] = size
-        size += irrep.dim
-    dense = torch.zeros(0, size, size, dtype=torch.float64)
-    for target in product.outputs:
-        blocks = []
-        for first, second in product.couplings(target):
-            block = torch.zeros(target.dim, size, size, dtype=torch.float64)
-            table = torch.from_numpy(clebsch_gordan(first.l, second.l, target.l))
-            a, b = offsets[first], offsets[second]
-            block[:, a : a + first.dim, b : b + second.dim] = table.permute(2, 0, 1)
-            blocks.append(block)
-        if blocks:
-            dense = torch.cat([dense, torch.stack(blocks, dim=1).flatten(0, 1)])
-    first_index, second_index = torch.triu_indices(size, size)
-    symmetric = dense + dense.mT
-    packed = symmetric[:, first_index, second_index]
-    packed[:, first_index == second_index] *= 0.5
-    used = packed.abs().amax(0) > 1e-12
-    first_index, second_index, packed = first_index[used], second_index[used], packed[:, used]
-    return first_index.to(device), second_index.to(device), packed.to(dtype=dtype, device=device)
+    pairs = sorted({(a, b) for terms in product.terms for a, b, _ in terms})
+    place = {pair: column for column, pair in enumerate(pairs)}
+    table = torch.zeros(product.rows, len(pairs), dtype=torch.float64)
+    for row, terms in enumerate(product.terms):
+        for a, b, coefficient in terms:
+            table[row, place[a, b]] = coefficient
+    first, second = torch.tensor(pairs, device=device).reshape(-1, 2).unbind(1)
+    return first, second, table.to(dtype=dtype, device=device)

@@ -8,29 +8,21 @@ path, so that the slice of one irrep is a view of shape (N, 2l + 1, paths · C).
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from bayrace.nn.compiler import CompilerError, find_compiler
 from bayrace.nn.fused import convolve_fused
 from bayrace.nn.irreps import Irrep, clebsch_gordan
-from bayrace.nn.passes import DTYPES, lanes_for, load
+from bayrace.nn.kernels import Kernel, kernel_status, resolve
+from bayrace.nn.passes import load
 from bayrace.nn.plan import Path, Plan
 from bayrace.nn.tables import constant
 from bayrace.types import GraphBatch
 
 __all__ = ["Kernel", "Path", "Plan", "convolve", "convolve_plain", "kernel_status", "prepare"]
-
-Kernel = Literal["auto", "plain", "fused"]
-
-_log = logging.getLogger(__name__)
 
 
 def convolve(
@@ -56,7 +48,7 @@ def convolve(
     Returns:
         (N, plan.rows, C)
     """
-    if _resolve(plan, features.shape[-1], features.dtype, features.device.type, kernel) == "fused":
+    if _choose(plan, features.shape[-1], features.dtype, features.device.type, kernel) == "fused":
         return convolve_fused(plan, features, harmonics, radial, batch)
     return convolve_plain(plan, features, harmonics, radial, batch)
 
@@ -96,66 +88,18 @@ def prepare(
     """
 
     def one(request: tuple[Plan, int]) -> Kernel:
-        chosen: Kernel = _resolve(*request, dtype, "cpu", kernel)
+        chosen: Kernel = _choose(*request, dtype, "cpu", kernel)
         return chosen
 
     with ThreadPoolExecutor() as pool:
         return tuple(pool.map(one, plans))
 
 
-def kernel_status() -> str:
-    """One line on the kernel that `auto` takes, for `bayrace info`."""
-    if _from_environment() == "plain":
-        return "plain (BAYRACE_KERNEL=plain)"
-    try:
-        compiler = find_compiler()
-    except CompilerError as error:
-        return f"plain ({error})"
-    threads = "OpenMP" if compiler.threads else "one thread"
-    return f"fused ({compiler.command}, {8 * compiler.vector_bytes}-bit vectors, {threads})"
-
-
-def _from_environment() -> Kernel:
-    name = os.environ.get("BAYRACE_KERNEL", "auto")
-    if name not in get_args(Kernel):
-        raise ValueError(f"BAYRACE_KERNEL={name!r}: choose one of {', '.join(get_args(Kernel))}")
-    return name  # type: ignore[return-value]
-
-
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _resolve(plan: Plan, channels: int, dtype: torch.dtype, device: str, kernel: Kernel) -> Kernel:
-    """`plain` or `fused`, after building the latter."""
-    chosen = _from_environment() if kernel == "auto" else kernel
-    if chosen == "plain":
-        return "plain"
-    problem = _problem(plan, channels, dtype, device)
-    if problem is None:
-        return "fused"
-    if chosen == "fused":
-        raise RuntimeError(f"kernel='fused' is not available: {problem}; or choose kernel='plain'")
-    return "plain"
-
-
-@cache
-def _problem(plan: Plan, channels: int, dtype: torch.dtype, device: str) -> str | None:
-    """Why the fused kernel cannot be had, logged once; None if it can."""
-    if device != "cpu":
-        return f"it runs on the CPU, not on {device}"
-    if dtype not in DTYPES:
-        return f"it computes in float32 or float64, not {dtype}"
+def _choose(plan: Plan, channels: int, dtype: torch.dtype, device: str, kernel: Kernel) -> Kernel:
     if not plan.paths:
-        return "the plan has no paths"
-    try:
-        load(plan.key, dtype, lanes_for(channels, dtype))
-    except CompilerError as error:
-        _warn_once(str(error))
-        return str(error)
-    return None
-
-
-@cache
-def _warn_once(problem: str) -> None:
-    _log.warning("the convolution runs in plain PyTorch, many times slower: %s", problem)
+        return "plain"
+    return resolve(load, plan.key, channels, dtype, device, kernel)
 
 
 def _table(l1: int, l2: int, l3: int, like: Tensor) -> Tensor:

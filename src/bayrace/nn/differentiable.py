@@ -1,4 +1,4 @@
-"""Derivative rules for operators that must also work inside torch.func.grad.
+"""Rules for operators that must also work inside torch.func: derivatives and vmap.
 
 `torch.library.register_autograd` refuses to run inside torch.func transforms, and there a public
 `torch.autograd.Function` costs four times as much, half a millisecond a call. This file does what
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
 
 Setup = Callable[[Any, tuple[Any, ...]], None]
@@ -64,3 +65,23 @@ def differentiable(library: Any, name: str, setup: Setup, rule: Rule) -> None:
             functorch.set_single_level_autograd_function_allowed(before)
 
     library.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def over_members(operator: Any) -> Any:
+    """A vmap rule: members run one after another and share what is not theirs."""
+
+    def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
+        results = [
+            operator(
+                *(
+                    value.select(dim, member) if isinstance(dim, int) else value
+                    for value, dim in zip(inputs, in_dims, strict=True)
+                )
+            )
+            for member in range(info.batch_size)
+        ]
+        if isinstance(results[0], Tensor):
+            return torch.stack(results), 0
+        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+    return rule

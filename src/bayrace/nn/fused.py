@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.library import register_fake, register_vmap
 
-from bayrace.nn.differentiable import differentiable
+from bayrace.nn.differentiable import differentiable, over_members
 from bayrace.nn.passes import backward_cpu, convolve_cpu, double_cpu
 from bayrace.nn.plan import Plan, parse_plan
 from bayrace.types import GraphBatch
@@ -132,26 +132,6 @@ def _wanted(grads: tuple[Tensor, ...], needed: list[bool]) -> list[Tensor | None
     return [grad if wanted else None for grad, wanted in zip(grads, needed, strict=True)]
 
 
-def _over_members(operator: Any) -> Any:
-    """The vmap rule: members share graph and plan and run one after another."""
-
-    def rule(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[Any, Any]:
-        results = [
-            operator(
-                *(
-                    value.select(dim, member) if isinstance(dim, int) else value
-                    for value, dim in zip(inputs, in_dims, strict=True)
-                )
-            )
-            for member in range(info.batch_size)
-        ]
-        if isinstance(results[0], Tensor):
-            return torch.stack(results), 0
-        return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
-
-    return rule
-
-
 for _name, _kernel, _fake, _setup, _rule in (
     ("convolve", convolve_cpu, _convolve_fake, _save_forward, _forward_rule),
     ("convolve_backward", backward_cpu, _backward_fake, _save_backward, _backward_rule),
@@ -159,5 +139,5 @@ for _name, _kernel, _fake, _setup, _rule in (
 ):
     _LIBRARY.impl(_name, _kernel, "CPU")
     register_fake(f"bayrace::{_name}", _fake)
-    register_vmap(f"bayrace::{_name}", _over_members(getattr(torch.ops.bayrace, _name).default))
+    register_vmap(f"bayrace::{_name}", over_members(getattr(torch.ops.bayrace, _name).default))
     differentiable(_LIBRARY, _name, _setup, _rule)

@@ -28,6 +28,11 @@ class Irrep(NamedTuple):
         return f"{self.l}{'e' if self.p > 0 else 'o'}"
 
 
+def read_irreps(text: str) -> tuple[Irrep, ...]:
+    """From '0e+1o' as `"+".join(map(str, irreps))` writes it."""
+    return tuple(Irrep(int(term[:-1]), 1 if term[-1] == "e" else -1) for term in text.split("+"))
+
+
 SCALAR = Irrep(0, 1)
 QUADRUPOLE = Irrep(2, 1)
 

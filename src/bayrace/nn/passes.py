@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from bayrace.nn.codegen import coupling_count, generate
-from bayrace.nn.compiler import build, find_compiler
+from bayrace.nn.compiler import build
+from bayrace.nn.kernels import DTYPES, lanes_for
 from bayrace.nn.plan import parse_plan
-
-DTYPES = {torch.float32: "float", torch.float64: "double"}
 
 
 @cache
@@ -48,16 +47,6 @@ _ARGUMENTS = {  # sizes, and arrays
     "double_receiver": (3, 10),
     "forward": (3, 7),
 }
-
-
-def lanes_for(channels: int, dtype: torch.dtype) -> int:
-    """Channels in one vector: the widest of the processor's that divides them, or the narrowest."""
-    widest = find_compiler().vector_bytes // dtype.itemsize
-    narrowest = 16 // dtype.itemsize
-    lanes = widest
-    while lanes > narrowest and channels % lanes:
-        lanes //= 2
-    return lanes
 
 
 class _Call:

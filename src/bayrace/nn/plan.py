@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+import torch
 from torch import Tensor
 
-from bayrace.nn.irreps import Irrep
+from bayrace.nn.irreps import Irrep, read_irreps
 
 Path = tuple[Irrep, int, Irrep]
 """Input irrep, degree of the harmonic, output irrep."""
@@ -75,13 +76,8 @@ class Plan:
 
     def split(self, out: Tensor) -> dict[Irrep, Tensor]:
         """Views (N, 2l + 1, paths · C) of the output for each output irrep that has a path."""
-        views = {}
-        for irrep in self.outputs:
-            count, start = self.path_count(irrep), self.output_offset[irrep]
-            if count:
-                rows = out[..., start : start + irrep.dim * count, :]
-                views[irrep] = rows.reshape(*out.shape[:-2], irrep.dim, count * out.shape[-1])
-        return views
+        counts = {irrep: self.path_count(irrep) for irrep in self.outputs}
+        return split_rows(out, counts)
 
     @cached_property
     def key(self) -> str:
@@ -90,16 +86,25 @@ class Plan:
         return f"{sides[0]}*{self.l_max}>{sides[1]}"
 
 
+def split_rows(out: Tensor, counts: dict[Irrep, int]) -> dict[Irrep, Tensor]:
+    """Views (N, 2l + 1, count · C) of rows that are ordered by irrep, then component, then count.
+
+    One torch.split, because the gradient of many slices is a sum of as many full tensors.
+    """
+    present = {irrep: count for irrep, count in counts.items() if count}
+    views = torch.split(out, [irrep.dim * count for irrep, count in present.items()], dim=-2)
+    return {
+        irrep: view.reshape(*out.shape[:-2], irrep.dim, count * out.shape[-1])
+        for (irrep, count), view in zip(present.items(), views, strict=True)
+    }
+
+
 @cache
 def parse_plan(key: str) -> Plan:
     """The plan whose `key` this is."""
     inputs, rest = key.split("*")
     l_max, outputs = rest.split(">")
-    return Plan(_parse_side(inputs), int(l_max), _parse_side(outputs))
-
-
-def _parse_side(text: str) -> tuple[Irrep, ...]:
-    return tuple(Irrep(int(term[:-1]), 1 if term[-1] == "e" else -1) for term in text.split("+"))
+    return Plan(read_irreps(inputs), int(l_max), read_irreps(outputs))
 
 
 def _offsets(sizes: dict[Irrep, int]) -> dict[Irrep, int]:

@@ -24,6 +24,11 @@ def outside_transforms() -> Iterator[None]:
         yield
 
 
+def inside_transforms() -> bool:
+    """Whether torch.func.grad, vmap or another transform is running."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def constant(
     key: Hashable, like: torch.Tensor, build: Callable[[torch.dtype, torch.device], Value]
 ) -> Value:

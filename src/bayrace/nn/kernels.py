@@ -1,0 +1,93 @@
+"""Which implementation an operation takes: compiled C where it can be had, else plain PyTorch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from typing import Any, Literal, Protocol, get_args
+
+import torch
+
+from bayrace.nn.compiler import CompilerError, find_compiler
+
+Kernel = Literal["auto", "plain", "fused"]
+
+DTYPES = {torch.float32: "float", torch.float64: "double"}
+
+_log = logging.getLogger(__name__)
+
+
+class Load(Protocol):
+    """Compiles and loads the passes of an operation, or raises CompilerError."""
+
+    def __call__(self, key: str, dtype: torch.dtype, lanes: int, /) -> dict[str, Any]:
+        """The passes by name."""
+        ...
+
+
+def kernel_status() -> str:
+    """One line on the kernel that `auto` takes, for `bayrace info`."""
+    if _from_environment() == "plain":
+        return "plain (BAYRACE_KERNEL=plain)"
+    try:
+        compiler = find_compiler()
+    except CompilerError as error:
+        return f"plain ({error})"
+    threads = "OpenMP" if compiler.threads else "one thread"
+    return f"fused ({compiler.command}, {8 * compiler.vector_bytes}-bit vectors, {threads})"
+
+
+def resolve(
+    load: Load, key: str, channels: int, dtype: torch.dtype, device: str, kernel: Kernel
+) -> Kernel:
+    """`plain` or `fused`, after building the latter.
+
+    Callers mark themselves with torch.compiler.assume_constant_result.
+    """
+    chosen = _from_environment() if kernel == "auto" else kernel
+    if chosen == "plain":
+        return "plain"
+    problem = _problem(load, key, channels, dtype, device)  # type: ignore[arg-type]
+    if problem is None:
+        return "fused"
+    if chosen == "fused":
+        raise RuntimeError(f"kernel='fused' is not available: {problem}; or choose kernel='plain'")
+    return "plain"
+
+
+def lanes_for(channels: int, dtype: torch.dtype) -> int:
+    """Channels in one vector: the widest of the processor's that divides them, or the narrowest."""
+    widest = find_compiler().vector_bytes // dtype.itemsize
+    narrowest = 16 // dtype.itemsize
+    lanes = widest
+    while lanes > narrowest and channels % lanes:
+        lanes //= 2
+    return lanes
+
+
+def _from_environment() -> Kernel:
+    name = os.environ.get("BAYRACE_KERNEL", "auto")
+    if name not in get_args(Kernel):
+        raise ValueError(f"BAYRACE_KERNEL={name!r}: choose one of {', '.join(get_args(Kernel))}")
+    return name  # type: ignore[return-value]
+
+
+@cache
+def _problem(load: Load, key: str, channels: int, dtype: torch.dtype, device: str) -> str | None:
+    """Why the fused kernel cannot be had, logged once; None if it can."""
+    if device != "cpu":
+        return f"it runs on the CPU, not on {device}"
+    if dtype not in DTYPES:
+        return f"it computes in float32 or float64, not {dtype}"
+    try:
+        load(key, dtype, lanes_for(channels, dtype))
+    except CompilerError as error:
+        _warn_once(str(error))
+        return str(error)
+    return None
+
+
+@cache
+def _warn_once(problem: str) -> None:
+    _log.warning("compiled kernels are off, plain PyTorch is many times slower: %s", problem)
