@@ -50,6 +50,8 @@ SIZES: dict[str, list[str]] = {  # sizes for which each quantity is measured
     "start": ["bayrace-small", "mace-64", "bayrace-2", "nequip-2", *COMPILED, "bayrace-paper"],
     "command": ["bayrace-small", "bayrace-paper"],
 }
+KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(10**11)}
+KEEP |= {"MALLOC_TOP_PAD_": str(2**28)}
 QUICK = {"step", "3bpa-1", "3bpa-5", "si-216", "dynamics"}
 
 
@@ -67,7 +69,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environment(options.threads),
+            env=environment(options),
         )
 
     def ask(self, **command: Any) -> dict[str, Any]:
@@ -115,6 +117,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--most", type=int, default=20, help="readings in one turn")
     parser.add_argument("--only", nargs="+", default=[], help="these quantities and sizes")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--keep-memory", action="store_true", help="glibc keeps freed memory")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 0.5 s, fewer quantities")
     parser.add_argument("--data", type=Path, default=ROOT / ".bench/data/3bpa")
     parser.add_argument("--output", type=Path, default=ROOT / ".bench/results/speed.json")
@@ -194,7 +197,7 @@ def command_start(size: str, options: argparse.Namespace) -> float:
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=environment(options.threads) | more,
+            env=environment(options) | more,
         )
         while not (run / "last.ckpt").exists():  # written when everything is ready to optimise
             if process.poll() is not None:
@@ -206,9 +209,11 @@ def command_start(size: str, options: argparse.Namespace) -> float:
     return seconds
 
 
-def environment(threads: int) -> dict[str, str]:
-    """Of a worker."""
-    return os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+def environment(options: argparse.Namespace) -> dict[str, str]:
+    """Of a worker. By default glibc gives large blocks back, and page faults take their time."""
+    threads = str(options.threads)
+    more = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    return os.environ | more | (KEEP if options.keep_memory else {})
 
 
 def note(quantity: str, size: str, turn: int, answer: dict[str, Any]) -> None:
@@ -235,6 +240,7 @@ def about(options: argparse.Namespace) -> dict[str, Any]:
         "load": os.getloadavg(),
         "threads": options.threads,
         "rounds": options.rounds,
+        "keep_memory": options.keep_memory,
     }
 
 
