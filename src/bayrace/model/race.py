@@ -1,14 +1,14 @@
 """RACE: many-body message passing by restratified products (SPEC section 1).
 
 A^(t) = Linear(Conv(A^(t-1)) ⊗ a¹) + SelfInteraction(A^(t-1)), with a readout after every layer.
-Because a¹ depends on the element only, Linear(· ⊗ a¹) is one matrix per element, which
-`contract_product` builds once per step.
+Because a¹ depends on the element only, Linear(· ⊗ a¹) is one matrix per element: exactly
+M_vw(Z) = Σ_u W_uvw a¹_u(Z) / √(U V), built once per step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -22,13 +22,15 @@ from bayrace.model.layout import (
     parameter_shapes,
     race_layout,
 )
+from bayrace.model.maps import join, layer_maps, select, split
 from bayrace.model.noise import NoiseSpec
 from bayrace.model.spec import RaceSpec
 from bayrace.nn.convolution import Kernel, convolve, prepare
 from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
 from bayrace.nn.harmonics import spherical_harmonics
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, Irrep
-from bayrace.nn.linear import Features, contract_product, linear, species_linear
+from bayrace.nn.linear import linear
+from bayrace.nn.mixing import mix
 from bayrace.nn.products import prepare as prepare_product
 from bayrace.nn.products import square
 from bayrace.nn.radial import bessel_basis, radial_network, silu
@@ -63,6 +65,7 @@ class Race:
         self.spec = spec
         self.kernel: Kernel = kernel
         self.layout = race_layout(spec)
+        self.maps = {layer.name: layer_maps(spec, layer) for layer in self.layout}
         self.shapes = parameter_shapes(spec, self.layout)
 
     @property
@@ -79,11 +82,6 @@ class Race:
     def noise_spec(self) -> NoiseSpec:
         """Which noise heads the network has."""
         return self.spec.noise
-
-    @property
-    def _neighbour_norm(self) -> float:
-        neighbours = self.spec.mean_neighbours
-        return math.sqrt(neighbours) if self.spec.neighbour_norm == "sqrt" else neighbours
 
     def prepare(self, dtype: torch.dtype) -> None:
         """Build all kernels of the network at once, so that no step waits for a compiler."""
@@ -119,17 +117,47 @@ class Race:
         return {name: value.to(dtype=dtype, device=device) for name, value in drawn.items()}
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
-        """Energy of each structure and the raw noise heads."""
+        """Energy of each structure and the raw noise heads; `params` may be folded."""
         geometry = self.geometry(batch)
         one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
         known = Known(params["embedding"], one_body, geometry, batch)
-        features: Features = {}
+        features: Tensor | None = None
         readouts: list[Tensor] = []
         for layer in self.layout:
             own = _scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
-            readouts.append(self._readout(own, features))
+            readouts.append(self._readout(layer, own, features))
         return self._heads(readouts, batch)
+
+    def fold(self, params: Params) -> Params:
+        """The same network with everything multiplied out that does not depend on positions.
+
+        `energy` takes the result as it takes `params`, and is faster with it; training needs the
+        originals. Works on one set of weights; use vmap for stacked ones.
+        """
+        one_body = linear(params["embedding"], params["one_body"])
+        folded = {name: value for name, value in params.items() if not _is_folded(name)}
+        for layer in self.layout:
+            own = _scoped(params, layer.name)
+            folded[f"{layer.name}.update"] = self._folded_update(layer, own, one_body)
+            if self.spec.radial_knots:
+                folded[f"{layer.name}.radial_table"] = self._radial_table(own)
+        return folded
+
+    def _folded_update(
+        self, layer: LayerLayout, own: Mapping[str, Tensor], one_body: Tensor
+    ) -> Tensor:
+        """`down` and the product with a¹ as one matrix per irrep and element, (Z, Σ K · C)."""
+        maps = self.maps[layer.name]
+        matrices = []
+        for irrep, down, species in zip(
+            layer.convolved, maps.down.blocks, maps.species.blocks, strict=True
+        ):
+            product = own[f"product.{irrep}"]
+            mixed = (one_body @ product.flatten(1)).reshape(-1, *product.shape[1:])
+            matrix = own[f"down.{irrep}"] @ mixed * (down.scale * species.scale)
+            matrices.append(matrix.flatten(1))
+        return torch.cat(matrices, dim=-1)
 
     def geometry(self, batch: GraphBatch) -> Geometry:
         """Radial basis of each pair and harmonics of each edge."""
@@ -160,60 +188,84 @@ class Race:
         self,
         layer: LayerLayout,
         own: Mapping[str, Tensor],
-        features: Features,
+        features: Tensor | None,
         known: Known,
-    ) -> Features:
-        """One message-passing step, A^(t-1) to A^(t)."""
+    ) -> Tensor:
+        """One message-passing step, A^(t-1) to A^(t); there is no A^(0) but the embedding."""
         embedding, one_body, geometry, batch = known
-        if layer.first:
-            lifted = {SCALAR: linear(embedding, own["up.0e"])[batch.species].unsqueeze(1)}
+        maps = self.maps[layer.name]
+        atoms = (batch.atoms,)
+        if features is None:
+            lifted = linear(embedding, own["up.0e"])[batch.species]
         else:
-            lifted = {irrep: linear(features[irrep], own[f"up.{irrep}"]) for irrep in layer.inputs}
+            lifted = mix(
+                maps.up, features, _flat(own, "up", layer.inputs), atoms, kernel=self.kernel
+            )
         messages = self._messages(layer, own, lifted, geometry, batch)
-        updated: Features = {}
-        for irrep in layer.convolved:
-            down = linear(messages[irrep], own[f"down.{irrep}"] * (1 / self._neighbour_norm))
-            mixed = contract_product(own[f"product.{irrep}"], one_body)
-            skip = own.get(f"skip.{irrep}")
-            if skip is None:
-                updated[irrep] = species_linear(down, mixed, batch.species_counts)
-                continue
-            skip = skip * (1 / math.sqrt(skip.shape[-2]))
-            if layer.first:
-                table = torch.einsum("zf,zfc->zc", embedding, skip)
-                inner = species_linear(down, mixed, batch.species_counts)
-                updated[irrep] = inner + table[batch.species].unsqueeze(1)
-            else:
-                both = torch.cat([down, features[irrep]], dim=-1)
-                weight = torch.cat([mixed, skip], dim=-2)
-                updated[irrep] = species_linear(both, weight, batch.species_counts)
+        updated = self._update(layer, own, messages, one_body, batch)
+        if features is None:
+            updated = updated + self._first_skip(layer, own, embedding)[batch.species]
+        else:
+            shared = [irrep for irrep in layer.inputs if irrep in layer.convolved]
+            skip = torch.cat([own[f"skip.{irrep}"].flatten(1) for irrep in shared], dim=-1)
+            updated = updated + mix(
+                maps.skip, features, skip, batch.species_counts, kernel=self.kernel
+            )
         return self._beyond_the_paper(layer, own, updated)
+
+    def _update(
+        self,
+        layer: LayerLayout,
+        own: Mapping[str, Tensor],
+        messages: Tensor,
+        one_body: Tensor,
+        batch: GraphBatch,
+    ) -> Tensor:
+        """Linear(messages ⊗ a¹), which is one matrix per element."""
+        maps, counts = self.maps[layer.name], batch.species_counts
+        if "update" in own:
+            return mix(maps.folded, messages, own["update"], counts, kernel=self.kernel)
+        flat = _flat(own, "down", layer.convolved)
+        down = mix(maps.down, messages, flat, (batch.atoms,), kernel=self.kernel)
+        products = [one_body @ own[f"product.{irrep}"].flatten(1) for irrep in layer.convolved]
+        return mix(maps.species, down, torch.cat(products, dim=-1), counts, kernel=self.kernel)
+
+    def _first_skip(
+        self, layer: LayerLayout, own: Mapping[str, Tensor], embedding: Tensor
+    ) -> Tensor:
+        """The self-interaction of the first layer, which has scalars only, (Z, width)."""
+        skip = own[f"skip.{SCALAR}"]
+        scalars = torch.einsum("zf,zfc->zc", embedding, skip) * (1 / math.sqrt(skip.shape[-2]))
+        rest = self.maps[layer.name].species.after - scalars.shape[-1]
+        return torch.nn.functional.pad(scalars, (0, rest))
 
     def _messages(
         self,
         layer: LayerLayout,
         own: Mapping[str, Tensor],
-        lifted: Features,
+        lifted: Tensor,
         geometry: Geometry,
         batch: GraphBatch,
-    ) -> Features:
-        """Convolution; channels of all paths side by side."""
+    ) -> Tensor:
+        """Convolution, flat; channels of all paths side by side."""
         radial = self._radial(own, geometry, batch)
         collected: dict[Irrep, list[Tensor]] = {irrep: [] for irrep in layer.convolved}
         start = 0
         for group in layer.groups:
-            width = len(group.plan.paths) * group.channels
-            weights = radial[:, start : start + width].reshape(
-                -1, len(group.plan.paths), group.channels
-            )
+            paths = len(group.plan.paths)
+            width = paths * group.channels
+            weights = radial[:, start : start + width].reshape(-1, paths, group.channels)
             start += width
-            stacked = torch.cat([lifted[irrep] for irrep in group.plan.inputs], dim=1)
+            wanted = dict.fromkeys(group.plan.inputs, group.channels)
+            stacked = select(lifted, layer.inputs, wanted).reshape(batch.atoms, -1, group.channels)
             summed = convolve(
                 group.plan, stacked, geometry.harmonics, weights, batch, kernel=self.kernel
             )
+            if len(layer.groups) == 1:
+                return summed.flatten(1)
             for irrep, view in group.plan.split(summed).items():
                 collected[irrep].append(view)
-        return {irrep: torch.cat(views, dim=-1) for irrep, views in collected.items()}
+        return join({irrep: torch.cat(views, dim=-1) for irrep, views in collected.items()})
 
     def _radial(self, own: Mapping[str, Tensor], geometry: Geometry, batch: GraphBatch) -> Tensor:
         """Radial weights of every pair, (P, Σ paths · channels)."""
@@ -268,29 +320,35 @@ class Race:
         return low * len(self.elements) + high
 
     def _beyond_the_paper(
-        self, layer: LayerLayout, own: Mapping[str, Tensor], features: Features
-    ) -> Features:
+        self, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor
+    ) -> Tensor:
         """Optional self-contraction A + Linear(A ⊗ A), then the optional gate."""
+        kept = select(features, layer.convolved, layer.outputs)
         if layer.product:
-            stacked = torch.cat([features[irrep] for irrep in layer.product.inputs], dim=1)
-            products = layer.product.split(square(layer.product, stacked, kernel=self.kernel))
-            features = {irrep: features[irrep] for irrep in layer.outputs} | {
-                irrep: features[irrep] + linear(value, own[f"contract.{irrep}"])
-                for irrep, value in products.items()
-            }
+            product, channels = layer.product, layer.convolved[SCALAR]
+            alike = dict.fromkeys(product.inputs, channels)
+            stacked = select(features, layer.convolved, alike)
+            stacked = stacked.reshape(len(features), -1, channels)
+            coupled = square(product, stacked, kernel=self.kernel).flatten(1)
+            present = [irrep for irrep in product.outputs if product.couplings(irrep)]
+            mixing = self.maps[layer.name].contract
+            assert mixing is not None
+            flat = _flat(own, "contract", present)
+            kept = kept + mix(mixing, coupled, flat, (coupled.shape[0],), kernel=self.kernel)
         if not self.spec.gate or layer.last:
-            return features
-        scalars = features[SCALAR]
+            return kept
+        views = split(kept, layer.outputs)
+        scalars = views[SCALAR]
         gated = {SCALAR: silu(scalars)}
-        for irrep, value in features.items():
+        for irrep, value in views.items():
             if irrep != SCALAR:
                 gate = torch.sigmoid(linear(scalars, own[f"gate.{irrep}"]))
                 gated[irrep] = value * (gate * 2)
-        return gated
+        return join(gated)
 
-    def _readout(self, own: Mapping[str, Tensor], features: Features) -> Tensor:
+    def _readout(self, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor) -> Tensor:
         """Numbers of one layer: energy, scalars of the heads, quadrupoles of the heads (N, H)."""
-        hidden = silu(linear(features[SCALAR].squeeze(1), own["readout.hidden"]))
+        hidden = silu(linear(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
         scalars = linear(hidden, own["readout.scalars"])
         quadrupoles = head_columns(self.spec.noise).quadrupoles
         if not quadrupoles:
@@ -298,7 +356,8 @@ class Race:
         if "readout.quadrupole" not in own:  # this layer cannot reach 2e yet
             return torch.cat([scalars, scalars.new_zeros(len(scalars), 5 * quadrupoles)], dim=-1)
         # each quadrupole is a sum of channels gated by the hidden scalars
-        channels = linear(features[QUADRUPOLE], own["readout.quadrupole"])  # (N, 5, G)
+        shapes = split(features, layer.outputs)[QUADRUPOLE]
+        channels = linear(shapes, own["readout.quadrupole"])  # (N, 5, G)
         gates = linear(hidden, own["readout.gates"])
         gated = (channels * gates.unsqueeze(1)).reshape(
             -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
@@ -332,6 +391,16 @@ class Race:
             mean = total / batch.atom_counts().unsqueeze(-1)
             stress_head = shift_log_scale(mean, level, noise.covariance)
         return Heads(energy, per_atom, energy_head, forces_head, stress_head)
+
+
+def _flat(own: Mapping[str, Tensor], name: str, irreps: Iterable[Irrep]) -> Tensor:
+    """The matrices of a map one after another, (1, Σ K · C)."""
+    return torch.cat([own[f"{name}.{irrep}"].flatten() for irrep in irreps]).unsqueeze(0)
+
+
+def _is_folded(name: str) -> bool:
+    """Whether `Race.fold` replaces this parameter."""
+    return any(part in name for part in (".down.", ".product."))
 
 
 def _scoped(params: Params, name: str) -> dict[str, Tensor]:

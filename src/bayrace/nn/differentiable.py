@@ -36,6 +36,7 @@ def differentiable(library: Any, name: str, setup: Setup, rule: Rule) -> None:
 
     def forward(ctx: Any, enabled: bool, keys: Any, *inputs: Any) -> Any:
         setup(ctx, inputs)
+        ctx.tensors = [isinstance(value, Tensor) for value in inputs]
         ctx.set_materialize_grads(False)
         below = keys & torch._C._after_autograd_keyset
         # A Function switches gradients off; a transform below this one needs them as they were.
@@ -43,12 +44,12 @@ def differentiable(library: Any, name: str, setup: Setup, rule: Rule) -> None:
             return operator.redispatch(below, *inputs)
 
     def backward(ctx: Any, *cotangents: Any) -> Any:
-        needed = ctx.needs_input_grad
-        ctx.needs_input_grad = needed[2:]
+        declared = ctx.needs_input_grad
+        ctx.needs_input_grad = _wanted(ctx, declared[2:])
         try:
             return None, None, *rule(ctx, *cotangents)
         finally:
-            ctx.needs_input_grad = needed
+            ctx.needs_input_grad = declared
 
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function: Any = type(f"{library.ns}_{name}", (_SingleLevelFunction,), members)
@@ -65,6 +66,27 @@ def differentiable(library: Any, name: str, setup: Setup, rule: Rule) -> None:
             functorch.set_single_level_autograd_function_allowed(before)
 
     library.impl(name, kernel, "Autograd", with_keyset=True)
+
+
+def _wanted(ctx: Any, declared: tuple[bool, ...]) -> tuple[bool, ...]:
+    """Which inputs this very backward pass asks for.
+
+    `needs_input_grad` says which inputs depend on something that requires gradients. Forces ask for
+    gradients along positions only, and those of the weights, half of the work, can be left out.
+    """
+    nodes = iter(ctx.next_functions)
+    following = [next(nodes)[0] if tensor else None for tensor in ctx.tensors]
+    return tuple(
+        need and node is not None and _will_run(node)
+        for need, node in zip(declared, following, strict=True)
+    )
+
+
+def _will_run(node: Any) -> bool:
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # a leaf whose gradient is being asked for
+        return True
 
 
 def over_members(operator: Any) -> Any:

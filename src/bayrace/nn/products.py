@@ -210,7 +210,7 @@ def _over_members(operator: Any) -> Any:
             for value, dim in zip(inputs, in_dims[1:], strict=True)
         ]
         result = operator(key, *(value.flatten(0, 1) for value in moved))
-        return result.unflatten(0, (count, -1)), 0
+        return result.reshape(count, -1, *result.shape[1:]), 0
 
     return rule
 
