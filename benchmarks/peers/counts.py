@@ -84,7 +84,7 @@ def passes_of(plan: Plan, channels: int, batch: GraphBatch) -> dict[str, Callabl
     edges, pairs = batch.edges.shape[1], batch.pair_edges.shape[1]
     shapes = {
         "x": (batch.atoms, plan.input_dim, channels),
-        "y": (edges, plan.harmonics_dim),
+        "y": (pairs, plan.harmonics_dim),
         "r": (pairs, len(plan.paths), channels),
     }
     values = [draw(*shape) for shape in shapes.values()]

@@ -123,11 +123,14 @@ def loss_of(peer: Peer, model: torch.nn.Module, batch: Any) -> Tensor:
 
 def errors(peer: Peer, model: torch.nn.Module, batches: list[Any]) -> dict[str, float]:
     """RMSE of total energies (meV) and force components (meV/Å)."""
-    outputs = [peer.predict(model, batch, training=False) for batch in batches]
-    energy = torch.cat([(o.energy - o.energy_label).detach().double() for o in outputs])
-    forces = torch.cat([(o.forces - o.forces_label).detach().double() for o in outputs])
-    rmse = {"energy": energy, "forces": forces}
-    return {name: 1000 * float(value.square().mean().sqrt()) for name, value in rmse.items()}
+    found: dict[str, list[Tensor]] = {"energy": [], "forces": []}
+    for batch in batches:
+        out = peer.predict(model, batch, training=False)  # may hold a graph: keep errors only
+        found["energy"].append((out.energy - out.energy_label).detach().double())
+        found["forces"].append((out.forces - out.forces_label).detach().double())
+    return {
+        name: 1000 * float(torch.cat(parts).square().mean().sqrt()) for name, parts in found.items()
+    }
 
 
 class Swapped:

@@ -40,7 +40,7 @@ def pair_graph() -> GraphBatch:
 
 def inputs(channels: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    shapes = ((3, PLAN.input_dim, channels), (2, 9), (1, len(PLAN.paths), channels))
+    shapes = ((3, PLAN.input_dim, channels), (1, 9), (1, len(PLAN.paths), channels))
     x, y, r = (torch.randn(s, generator=generator, dtype=torch.float64) for s in shapes)
     return x, y, r
 
@@ -51,10 +51,11 @@ def test_definition(pair_graph: GraphBatch) -> None:
     for k, (source, degree, target) in enumerate(PLAN.paths):
         table = torch.tensor(clebsch_gordan(source.l, degree, target.l))
         start = PLAN.input_offset[source]
-        sent = x[1, start : start + source.dim]
         angular = y[0, degree**2 : (degree + 1) ** 2]
-        message = torch.einsum("abc,ad,b->cd", table, sent, angular) * r[0, k]
-        torch.testing.assert_close(out[0, list(PLAN.path_rows[k])], message)
+        for receiver, sign in ((0, 1), (1, (-1) ** degree)):  # the reverse edge looks back
+            sent = x[1 - receiver, start : start + source.dim]
+            message = torch.einsum("abc,ad,b->cd", table, sent, sign * angular) * r[0, k]
+            torch.testing.assert_close(out[receiver, list(PLAN.path_rows[k])], message)
     assert torch.equal(out[2], torch.zeros_like(out[2]))
 
 

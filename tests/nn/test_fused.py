@@ -72,7 +72,7 @@ def random_inputs(
     pairs = batch.pair_edges.shape[1]
     shapes = (
         (batch.atoms, plan.input_dim, channels),
-        (2 * pairs, plan.harmonics_dim),
+        (pairs, plan.harmonics_dim),
         (pairs, len(plan.paths), channels),
         (batch.atoms, plan.rows, channels),
     )
@@ -180,7 +180,7 @@ def test_strided_inputs() -> None:
 
 MOLECULE = random_graph(4, 6, seed=12)
 X, Y, R, _ = random_inputs(SMALL, MOLECULE, 8, torch.float64, seed=13)
-POSITION = torch.linspace(0.1, 1, 12, dtype=torch.float64)
+POSITION = torch.linspace(0.1, 1, 6, dtype=torch.float64)
 
 
 def forces(function: Convolution, weight: Tensor, position: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training force
 class Geometry(NamedTuple):
     """What every layer and every member shares."""
 
-    harmonics: Tensor  # (E, (L+1)²)
+    harmonics: Tensor  # (P, (L+1)²)
     distance: Tensor  # Å, (P,)
     basis: Tensor | None  # (P, radial_basis), unless the radial functions are splines
 
@@ -160,7 +160,7 @@ class Race:
         return torch.cat(matrices, dim=-1)
 
     def geometry(self, batch: GraphBatch) -> Geometry:
-        """Radial basis of each pair and harmonics of each edge."""
+        """Distance and harmonics of each pair, along its first edge."""
         forward = batch.pair_edges[0]
         receiver, sender = batch.edges[:, forward]
         cell = batch.cell[batch.owner[receiver]]
@@ -169,12 +169,7 @@ class Race:
         distance = vector.square().sum(-1).sqrt()
         basis = None if self.spec.radial_knots else self._basis(distance)
         harmonics = spherical_harmonics(vector / distance.unsqueeze(-1), self.spec.l_max)
-        # the reverse edge sees the opposite direction: Y_l(-r) = (-1)^l Y_l(r)
-        degree = torch.arange(self.spec.l_max + 1, device=vector.device)
-        parity = (1 - 2 * (degree % 2)).repeat_interleave(2 * degree + 1).to(vector.dtype)
-        backward = forward[batch.pair] != torch.arange(batch.pair.shape[0], device=vector.device)
-        sign = torch.where(backward.unsqueeze(-1), parity, torch.ones_like(parity))
-        return Geometry(harmonics[batch.pair] * sign, distance, basis)
+        return Geometry(harmonics, distance, basis)
 
     def _basis(self, distance: Tensor) -> Tensor:
         return bessel_basis(

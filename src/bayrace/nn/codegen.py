@@ -40,6 +40,7 @@ def generate(plan: Plan) -> str:
         "CHUNK": max(4, min(32, T_BUFFER // count)),
     }
     bodies = {
+        "signs": _signs(plan),
         "couple": _couple(blocks),
         "forward": "\n".join(map(_forward_path, blocks)),
         "backward": "\n".join(map(_backward_path, blocks)),
@@ -91,6 +92,13 @@ def _blocks(plan: Plan) -> tuple[list[_Block], int]:
         rows = plan.path_rows[index]
         blocks.append(_Block(index, start, source.dim, rows, couplings, terms))
     return blocks, count
+
+
+def _signs(plan: Plan) -> str:
+    """Of the harmonics of a pair's first edge, and of its reverse."""
+    degrees = [degree for degree in range(plan.l_max + 1) for _ in range(2 * degree + 1)]
+    rows = (["1" for _ in degrees], [str((-1) ** degree) for degree in degrees])
+    return ",\n".join("{" + ", ".join(row) + "}" for row in rows)
 
 
 def _couple(blocks: list[_Block]) -> str:

@@ -1,8 +1,10 @@
 /* Passes of the fused edge convolution; codegen.py fills in the lines marked with @.
    Each is compiled on its own, because compilers take time for long functions and work in parallel.
 
-   x (atoms, INPUTS, channels), y (edges, HARMONICS), r (pairs, PATHS, channels),
+   x (atoms, INPUTS, channels), y (pairs, HARMONICS), r (pairs, PATHS, channels),
    g and out (atoms, ROWS, channels); edges of receiver n are first[n] .. first[n + 1].
+   y belongs to the first edge of a pair, forth[pair]; the other sees the opposite direction, where
+   harmonics of odd degree change their sign.
    vx, vy, vr are cotangents of the gradients of x, y, r. */
 
 #include <string.h>
@@ -13,7 +15,13 @@ typedef real loose
     __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
 #define AT(pointer) (*(loose *)(pointer))
 
-static inline void couple(const real *y, real *t) {
+static const real SIGN[2][HARMONICS] = {
+//@ signs
+};
+
+static inline void couple(const real *y_pair, int side, real *t) {
+  real y[HARMONICS];
+  for (int i = 0; i < HARMONICS; i++) y[i] = SIGN[side][i] * y_pair[i];
 //@ couple
 }
 
@@ -44,7 +52,8 @@ static inline void put(real *target, vec value, int add) {
 
 #ifdef PASS_forward
 void forward(long threads, long atoms, long channels, const long *first, const long *sender,
-             const long *pair, const real *x, const real *y, const real *r, real *out) {
+             const long *pair, const long *forth, const real *x, const real *y, const real *r,
+             real *out) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
   for (long n = 0; n < atoms; n++) {
     const long start = first[n], stop = first[n + 1];
@@ -54,9 +63,10 @@ void forward(long threads, long atoms, long channels, const long *first, const l
     for (long begin = start; begin < stop; begin += CHUNK) {
       const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
       for (long k = 0; k < size; k++) {
-        couple(y + (begin + k) * HARMONICS, table + k * COUPLINGS);
+        const long p = pair[begin + k];
+        couple(y + p * HARMONICS, forth[p] != begin + k, table + k * COUPLINGS);
         xs[k] = x + sender[begin + k] * INPUTS * channels;
-        rs[k] = r + pair[begin + k] * PATHS * channels;
+        rs[k] = r + p * PATHS * channels;
       }
       for (long c = 0; c < channels; c += LANES) {
 //@ forward
@@ -68,8 +78,9 @@ void forward(long threads, long atoms, long channels, const long *first, const l
 
 #ifdef PASS_double_receiver
 void double_receiver(long threads, long atoms, long channels, const long *first,
-                     const long *sender, const long *pair, const real *x, const real *y,
-                     const real *r, const real *vx, const real *vy, const real *vr, real *out) {
+                     const long *sender, const long *pair, const long *forth, const real *x,
+                     const real *y, const real *r, const real *vx, const real *vy,
+                     const real *vr, real *out) {
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
   for (long n = 0; n < atoms; n++) {
     const long start = first[n], stop = first[n + 1];
@@ -79,10 +90,12 @@ void double_receiver(long threads, long atoms, long channels, const long *first,
     for (long begin = start; begin < stop; begin += CHUNK) {
       const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
       for (long k = 0; k < size; k++) {
+        const long p = pair[begin + k];
+        const int side = forth[p] != begin + k;
         const long source = sender[begin + k] * INPUTS * channels;
-        const long weight = pair[begin + k] * PATHS * channels;
-        couple(y + (begin + k) * HARMONICS, table + k * COUPLINGS);
-        couple(vy + (begin + k) * HARMONICS, tangent + k * COUPLINGS);
+        const long weight = p * PATHS * channels;
+        couple(y + p * HARMONICS, side, table + k * COUPLINGS);
+        couple(vy + p * HARMONICS, side, tangent + k * COUPLINGS);
         xs[k] = x + source;
         vxs[k] = vx + source;
         rs[k] = r + weight;
@@ -120,7 +133,7 @@ void backward(long threads, long atoms, long pairs, long channels, const long *r
       real *gx_of[2], *gr_of = gr + p * PATHS * channels;
       for (int side = 0; side < 2; side++) {
         const long e = pair_edges[side * pairs + p];
-        couple(y + e * HARMONICS, table[side]);
+        couple(y + p * HARMONICS, side, table[side]);
         x_of[side] = x + sender[e] * INPUTS * channels;
         g_of[side] = g_all + receiver[e] * ROWS * channels;
         gx_of[side] = gx_own + sender[e] * INPUTS * channels;
@@ -130,9 +143,8 @@ void backward(long threads, long atoms, long pairs, long channels, const long *r
 //@ backward
       }
       if (want_y)
-        for (int side = 0; side < 2; side++)
-          for (int i = 0; i < HARMONICS; i++)
-            gy[pair_edges[side * pairs + p] * HARMONICS + i] = total(sums[side][i]);
+        for (int i = 0; i < HARMONICS; i++)
+          gy[p * HARMONICS + i] = total(sums[0][i] + SIGN[1][i] * sums[1][i]);
     }
   }
   if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);
@@ -158,8 +170,8 @@ void double_pairs(long threads, long atoms, long pairs, long channels, const lon
       real *gx_of[2], *gr_of = gr + p * PATHS * channels;
       for (int side = 0; side < 2; side++) {
         const long e = pair_edges[side * pairs + p];
-        couple(y + e * HARMONICS, table[side]);
-        couple(vy + e * HARMONICS, tangent[side]);
+        couple(y + p * HARMONICS, side, table[side]);
+        couple(vy + p * HARMONICS, side, tangent[side]);
         x_of[side] = x + sender[e] * INPUTS * channels;
         vx_of[side] = vx + sender[e] * INPUTS * channels;
         g_of[side] = g_all + receiver[e] * ROWS * channels;
@@ -170,9 +182,8 @@ void double_pairs(long threads, long atoms, long pairs, long channels, const lon
 //@ double_pairs
       }
       if (want_y)
-        for (int side = 0; side < 2; side++)
-          for (int i = 0; i < HARMONICS; i++)
-            gy[pair_edges[side * pairs + p] * HARMONICS + i] = total(sums[side][i]);
+        for (int i = 0; i < HARMONICS; i++)
+          gy[p * HARMONICS + i] = total(sums[0][i] + SIGN[1][i] * sums[1][i]);
     }
   }
   if (want_x && threads > 1) add_spare(threads, size, gx_all, spare);

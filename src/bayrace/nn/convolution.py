@@ -1,6 +1,6 @@
 """The edge convolution, the one operation that bounds everything, behind one seam.
 
-out[n, row, c] = Σ_{edges e into n} R[pair(e), k, c] Σ_{m1, m2} CG x[sender(e), m1, c] Y[e, m2]
+out[n, row, c] = Σ_{edges e into n} R[pair(e), k, c] Σ_{m1, m2} CG x[sender(e), m1, c] Y(e)[m2]
 
 for every path k = (input irrep, l2, output irrep). Rows are ordered by output irrep, then m3, then
 path, so that the slice of one irrep is a view of shape (N, 2l + 1, paths · C).
@@ -39,7 +39,7 @@ def convolve(
     Args:
         plan: the paths.
         features: x, (N, plan.input_dim, C).
-        harmonics: Y, (E, (plan.l_max + 1)²).
+        harmonics: Y, (P, (plan.l_max + 1)²), of the first edge of each pair.
         radial: R, (P, paths, C), one row per undirected pair.
         batch: the graph; edges sorted by receiver.
         kernel: which implementation; `auto` takes the fastest that is available. The environment
@@ -59,11 +59,12 @@ def convolve_plain(
     """The definition in plain PyTorch; every other kernel is tested against it."""
     receiver, sender = batch.edges
     sent, weight = features[sender], radial[batch.pair]
+    along = edge_harmonics(plan.l_max, harmonics, batch)
     groups: dict[Irrep, list[Tensor]] = {irrep: [] for irrep in plan.outputs}
     for k, (source, degree, target) in enumerate(plan.paths):
         start = plan.input_offset[source]
         table = _table(source.l, degree, target.l, features)
-        angular = harmonics[:, degree**2 : (degree + 1) ** 2]  # (E, m2)
+        angular = along[:, degree**2 : (degree + 1) ** 2]  # (E, m2)
         coupling = torch.einsum("eb,abc->eca", angular, table)  # (E, m3, m1)
         message = coupling @ sent[:, start : start + source.dim]  # (E, m3, C)
         groups[target].append(message * weight[:, k, None])
@@ -71,6 +72,16 @@ def convolve_plain(
     messages = torch.cat(rows, dim=1)
     empty = messages.new_zeros(features.shape[0], plan.rows, features.shape[2])
     return empty.index_add(0, receiver, messages)
+
+
+def edge_harmonics(l_max: int, harmonics: Tensor, batch: GraphBatch) -> Tensor:
+    """From (P, ...) to (E, ...): the reverse edge has Y_l(-r) = (-1)^l Y_l(r)."""
+    degree = torch.arange(l_max + 1, device=harmonics.device)
+    parity = (1 - 2 * (degree % 2)).repeat_interleave(2 * degree + 1).to(harmonics.dtype)
+    edges = torch.arange(batch.pair.shape[0], device=harmonics.device)
+    backward = batch.pair_edges[0][batch.pair] != edges
+    sign = torch.where(backward.unsqueeze(-1), parity, torch.ones_like(parity))
+    return harmonics[batch.pair] * sign
 
 
 def prepare(

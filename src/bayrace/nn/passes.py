@@ -44,8 +44,8 @@ def load(key: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
 _ARGUMENTS = {  # sizes, and arrays
     "double_pairs": (4, 14),
     "backward": (4, 11),
-    "double_receiver": (3, 10),
-    "forward": (3, 7),
+    "double_receiver": (3, 11),
+    "forward": (3, 8),
 }
 
 
@@ -65,7 +65,7 @@ class _Call:
         self.receiver, self.sender = edges[0], edges[1]
         self.pairs, self.edges = self.pair_edges.shape[1], edges.shape[1]
         self.check("features", x, (self.first.shape[0] - 1, self.plan.input_dim, self.channels))
-        self.check("harmonics", y, (self.edges, self.plan.harmonics_dim))
+        self.check("harmonics", y, (self.pairs, self.plan.harmonics_dim))
         self.check("radial", r, (self.pairs, len(self.plan.paths), self.channels))
         work = self.edges * _couplings(key) * self.width
         self.threads = max(1, min(torch.get_num_threads(), work // 200_000))
@@ -89,7 +89,7 @@ class _Call:
 
     def by_receiver(self, name: str, inputs: tuple[Tensor, ...]) -> Tensor:
         out = inputs[0].new_empty((self.atoms, self.plan.rows, self.width))
-        arrays = (self.first, self.sender, self.pair, *inputs, out)
+        arrays = (self.first, self.sender, self.pair, self.pair_edges, *inputs, out)
         self.passes[name](self.threads, self.atoms, self.width, *_pointers(arrays))
         return self.narrow(out)
 
@@ -99,7 +99,7 @@ class _Call:
         like, plan = inputs[0], self.plan
         shapes = (
             (self.atoms, plan.input_dim, self.width),
-            (self.edges, plan.harmonics_dim),
+            (self.pairs, plan.harmonics_dim),
             (self.pairs, len(plan.paths), self.width),
         )
         gx, gy, gr = (
