@@ -58,6 +58,13 @@ class Potential:
         """The energy function that the members parametrise."""
         return Race(self.spec)
 
+    @cached_property
+    def folded(self) -> Params:
+        """Members with everything multiplied out that predictions share; made when first used."""
+        with torch.no_grad():
+            folded: Params = torch.func.vmap(self.model.fold)(dict(self.members))
+        return folded
+
     @property
     def elements(self) -> tuple[int, ...]:
         """Atomic numbers the model was trained on, ascending."""
@@ -91,7 +98,7 @@ class Potential:
         """
         batches = predict_frames(
             self.model,
-            self.members,
+            self.folded,
             _frames(structures),
             references=self.references,
             lambdas=self.lambdas,

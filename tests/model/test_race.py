@@ -20,6 +20,7 @@ from bayrace.testing import (
     graph_of,
     random_frame,
 )
+from bayrace.types import Outputs
 
 ELEMENTS = (1, 6, 8)
 JOINT = NoiseSpec("joint", "extensive", "equivariant", stress=True)
@@ -31,6 +32,12 @@ def spec_of(preset: str, **changes: object) -> RaceSpec:
     values |= {"mean_neighbours": 10.0, "radial_hidden": tuple(values["radial_hidden"])}
     values |= {"elements": ELEMENTS, "noise": JOINT, "scale": 0.7, "shift": (0.1, -0.2, 0.3)}
     return RaceSpec(**(values | changes))
+
+
+def same(one: Outputs, other: Outputs, tolerance: float) -> None:
+    for name in ("energy", "forces", "energy_head", "forces_head", "stress_head"):
+        found, expected = getattr(one, name), getattr(other, name)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.fixture(params=list(PRESETS))
@@ -61,9 +68,19 @@ def test_continuity_at_the_cutoff(preset_model: Race) -> None:
     check_cutoff(preset_model, preset_model.init(1, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("option", ["gate", "self_contraction", "pair_radial"])
-def test_options_keep_symmetries_and_derivatives(option: str) -> None:
-    model = Race(spec_of("tiny", **{option: True}))
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gate": True},
+        {"self_contraction": False},
+        {"pair_radial": True},
+        {"pair_radial": True, "radial_knots": 0},
+        {"hidden": "16x0e+8x1o+4x2e", "pair_radial": True},
+    ],
+    ids=str,
+)
+def test_options_keep_symmetries_and_derivatives(options: dict[str, object]) -> None:
+    model = Race(spec_of("tiny", **options))
     params = model.init(2, dtype=torch.float64)
     for frame in (
         random_frame(ELEMENTS, 6, seed=6),
@@ -72,6 +89,75 @@ def test_options_keep_symmetries_and_derivatives(option: str) -> None:
         check_symmetries(model, params, frame)
         check_derivatives(model, params, frame)
     check_cutoff(model, params)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"pair_radial": True}, {"radial_knots": 0}, {"hidden": "16x0e+8x1o+4x2e", "gate": True}],
+    ids=str,
+)
+def test_folded_weights_are_the_same_network(options: dict[str, object]) -> None:
+    model = Race(spec_of("tiny", **options))
+    params = model.init(2, dtype=torch.float64)
+    batch = graph_of(model, random_frame(ELEMENTS, 6, seed=6))
+    folded = model.fold(params)
+    assert not any(".down." in name or ".product." in name for name in folded)
+    same(evaluate(model, folded, batch), evaluate(model, params, batch), 1e-11)
+
+
+def test_forces_by_tape_equal_those_by_transform() -> None:
+    """Alone they come from torch.autograd, inside vmap from torch.func; gradients of both agree."""
+    model = Race(spec_of("tiny"))
+    params = {k: v.requires_grad_() for k, v in model.init(2, dtype=torch.float64).items()}
+    stacked = {k: v.detach().unsqueeze(0).requires_grad_() for k, v in params.items()}
+    batch = graph_of(model, random_frame(ELEMENTS, 3, seed=6, cell=SMALL_CELL * 1.2))
+
+    def values(weights: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        outputs = evaluate(model, weights, batch, stress=True)
+        assert outputs.stress is not None
+        return outputs.energy, outputs.forces, outputs.stress
+
+    tape = values(params)
+    transform = [value[0] for value in torch.func.vmap(values)(stacked)]
+    slopes = []
+    for found, weights in ((tape, params), (transform, stacked)):
+        loss = sum((value**2).sum() for value in found)
+        slopes.append(torch.autograd.grad(loss, list(weights.values()), materialize_grads=True))
+    torch.testing.assert_close(list(tape), transform, rtol=1e-11, atol=1e-11)
+    for one, other in zip(*slopes, strict=True):
+        torch.testing.assert_close(one, other[0], rtol=1e-9, atol=1e-10)
+
+
+def test_predictions_hold_no_graph() -> None:
+    model = Race(spec_of("tiny"))
+    params = model.init(0)
+    outputs = evaluate(
+        model, params, graph_of(model, random_frame(ELEMENTS, 4, seed=1)).to(dtype=torch.float32)
+    )
+    assert not outputs.forces.requires_grad
+    assert not outputs.energy.requires_grad
+
+
+def test_splines_approach_the_network() -> None:
+    """More knots, closer to the radial network at every pair."""
+    batch = graph_of(Race(spec_of("tiny")), random_frame(ELEMENTS, 6, seed=6))
+    params = Race(spec_of("tiny")).init(2, dtype=torch.float64)
+    exact = evaluate(Race(spec_of("tiny", radial_knots=0)), params, batch).forces
+    errors = [
+        (evaluate(Race(spec_of("tiny", radial_knots=n)), params, batch).forces - exact).abs().max()
+        for n in (32, 128, 512)
+    ]
+    assert errors[1] < errors[0] / 10
+    assert errors[2] < errors[1] / 10
+    assert errors[2] < 1e-4 * exact.abs().max()
+
+
+def test_specifications_from_before_the_splines_have_none() -> None:
+    values = spec_of("tiny").to_json()
+    del values["radial_knots"]
+    assert RaceSpec.from_json(values).radial_knots == 0
+    with pytest.raises(ValueError, match="radial_knots=3: give 16 or more"):
+        spec_of("tiny", radial_knots=3)
 
 
 def test_mixed_periodicity_keeps_symmetries() -> None:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-import torch
+import math
 
-from bayrace.nn.linear import contract_product, linear, outer_product_linear, species_linear
+import torch
+from torch import Tensor
+
+from bayrace.nn.linear import linear
+from bayrace.nn.mixing import Block, Mixing, mix
+
+
+def outer_product_linear(x: Tensor, one_body: Tensor, weight: Tensor) -> Tensor:
+    """SPEC's product written out: B = v ⊗ a¹ of each atom, then a linear map with W (U, V, C)."""
+    u, v, c = weight.shape
+    product = torch.einsum("nu,ndv->nduv", one_body, x).flatten(-2)  # (N, D, U·V)
+    return product @ weight.reshape(u * v, c) * (1 / math.sqrt(u * v))
 
 
 def test_contracted_product_equals_the_outer_product() -> None:
     """Values and gradients of every input, to 1e-12."""
     generator = torch.Generator().manual_seed(0)
 
-    def draw(*shape: int) -> torch.Tensor:
+    def draw(*shape: int) -> Tensor:
         value = torch.randn(*shape, generator=generator, dtype=torch.float64)
         return value.requires_grad_()
 
     counts = (3, 0, 4)
     species = torch.repeat_interleave(torch.arange(3), torch.tensor(counts))
     x, table, weight = draw(7, 5, 6), draw(3, 9), draw(9, 6, 4)
-    fast = species_linear(x, contract_product(weight, table), counts)
+    mixing = Mixing((Block(5, 6, 4, 1 / math.sqrt(9 * 6)),))
+    fast = mix(mixing, x.flatten(1), table @ weight.flatten(1), counts).reshape(7, 5, 4)
     slow = outer_product_linear(x, table[species], weight)
     torch.testing.assert_close(fast, slow, rtol=1e-12, atol=1e-12)
     cotangent = torch.randn(slow.shape, generator=generator, dtype=torch.float64)
@@ -27,12 +39,6 @@ def test_contracted_product_equals_the_outer_product() -> None:
     full = torch.autograd.grad((slow * cotangent).sum(), inputs)
     for one, other in zip(quick, full, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
-
-
-def test_species_linear_uses_each_elements_matrix() -> None:
-    x = torch.ones(3, 1, 2, dtype=torch.float64)
-    weight = torch.stack([torch.full((2, 1), value, dtype=torch.float64) for value in (1.0, 10.0)])
-    assert species_linear(x, weight, (1, 2)).flatten().tolist() == [2.0, 20.0, 20.0]
 
 
 def test_linear_keeps_the_variance() -> None:

@@ -19,6 +19,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
+from bayrace.cli.process import settle
 
 if TYPE_CHECKING:
     from bayrace.data.read import LabelKeys
@@ -59,6 +60,7 @@ def evaluate(
     from bayrace.cli.tables import evaluation_table
     from bayrace.potential import Potential
 
+    settle()
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     evaluations = []

@@ -9,6 +9,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
+from bayrace.cli.process import settle
 
 
 def register(app: typer.Typer) -> None:
@@ -41,6 +42,7 @@ def predict(
 
     if any(Path(file).resolve() == output.resolve() for file in files):
         raise DataError(f"{output}: is also an input; write to another file")
+    settle()
     potential = Potential.load(model, device=device)
     columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:

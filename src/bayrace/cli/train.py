@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
+from bayrace.cli.process import settle
 
 if TYPE_CHECKING:
     from bayrace.config import Config
@@ -82,6 +83,7 @@ def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool)
     from bayrace.cli.progress import training_display
     from bayrace.train.loop import stop_on_signals
 
+    settle()
     run.check_folder(config, resume=resume, overwrite=overwrite)
     prepared = run.prepare(config)
     describe(config, prepared, out)

@@ -85,7 +85,7 @@ class Calculator(AseCalculator):
         self._refuse(properties, structure)
         prediction = predict(
             self.potential.model,
-            self.potential.members,
+            self.potential.folded,
             self.neighbours.graph(_geometry(structure), dtype=self.potential.dtype),
             references=self.potential.references,
             lambdas=self.potential.lambdas,
@@ -95,6 +95,19 @@ class Calculator(AseCalculator):
         self.results = _means(prediction)
         if self.uncertainty:
             self.results |= _uncertainties(prediction)
+
+    def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:  # noqa: ARG002 - ASE's
+        """What changed since the last calculation; exactly, which is also the quickest."""
+        held = self.atoms
+        if held is None:
+            return list(all_changes)
+        pairs = {
+            "positions": (held.positions, atoms.positions),
+            "numbers": (held.numbers, atoms.numbers),
+            "cell": (held.cell.array, atoms.cell.array),
+            "pbc": (held.pbc, atoms.pbc),
+        }
+        return [name for name, (old, new) in pairs.items() if not np.array_equal(old, new)]
 
     def export_properties(self) -> Properties:
         """Results that ASE has a definition for; it refuses all others."""

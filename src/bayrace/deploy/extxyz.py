@@ -79,7 +79,7 @@ def predict_atoms(
 
     for group, prediction in predict_frames(
         potential.model,
-        potential.members,
+        potential.folded,
         frames(),
         references=potential.references,
         lambdas=potential.lambdas,

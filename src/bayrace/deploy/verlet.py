@@ -45,6 +45,7 @@ class VerletList:
         self._elements, self._cutoff, self._skin = elements, cutoff, skin
         self._device = device
         self._candidates: _Candidates | None = None
+        self._selected: _Selected | None = None
 
     def graph(self, geometry: Geometry, *, dtype: torch.dtype) -> GraphBatch:
         """The graph of all pairs closer than the cutoff, as a batch of one structure.
@@ -53,11 +54,15 @@ class VerletList:
         coordinates stay small, so float32 does not lose digits to a drift.
         """
         _check(geometry)
-        cell = np.where(geometry.pbc[:, None], geometry.cell, 0.0)
-        geometry = replace(geometry, cell=cell)
+        geometry = replace(geometry, cell=np.where(geometry.pbc[:, None], geometry.cell, 0.0))
         if self._candidates is None or not self._candidates.cover(geometry, self._cutoff):
-            self._candidates = self._search(geometry)
-        return self._candidates.graph(geometry, self._cutoff).to(dtype=dtype)
+            self._candidates, self._selected = self._search(geometry), None
+        moved, close = self._candidates.at(geometry, self._cutoff)
+        if self._selected is None or not torch.equal(self._selected.close, close):
+            self._selected = _Selected(close, select_pairs(self._candidates.batch, close))
+        positions, cell, volume = moved
+        batch = self._selected.batch
+        return replace(batch, positions=positions, cell=cell, volume=volume).to(dtype=dtype)
 
     def _search(self, geometry: Geometry) -> _Candidates:
         self.rebuilds += 1
@@ -105,6 +110,14 @@ def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
 
 
 @dataclass(frozen=True, eq=False)
+class _Selected:
+    """The pairs that were close in the last geometry; most steps find the same ones."""
+
+    close: Tensor  # (P,)
+    batch: GraphBatch
+
+
+@dataclass(frozen=True, eq=False)
 class _Candidates:
     """Pairs within `reach` of each other in the geometry `start`."""
 
@@ -136,8 +149,8 @@ class _Candidates:
         shift = float(np.sqrt(np.max(np.sum((moved - affine) ** 2, axis=1))))
         return stretch * self.reach - 2.0 * shift >= cutoff
 
-    def graph(self, geometry: Geometry, cutoff: float) -> GraphBatch:
-        """The graph of a geometry that the candidates cover."""
+    def at(self, geometry: Geometry, cutoff: float) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+        """Positions, cell and volume of a geometry, and which pairs are close in it (P,)."""
         device = self.order.device
         local = torch.from_numpy(_local(geometry, self.wraps)).to(device)
         cell = torch.from_numpy(geometry.cell).to(device)
@@ -146,13 +159,8 @@ class _Candidates:
         vectors = positions[sender] - positions[receiver] + self.pair_shifts @ cell
         close = vectors.square().sum(1) < cutoff**2
         volume = abs(np.linalg.det(geometry.cell)) if geometry.pbc.all() else np.nan
-        moved = replace(
-            self.batch,
-            positions=positions,
-            cell=cell.unsqueeze(0),
-            volume=torch.full_like(self.batch.volume, float(volume)),
-        )
-        return select_pairs(moved, close)
+        moved = (positions, cell.unsqueeze(0), torch.full_like(self.batch.volume, float(volume)))
+        return moved, close
 
 
 def _local(geometry: Geometry, wraps: Array) -> Array:

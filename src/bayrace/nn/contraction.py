@@ -89,12 +89,14 @@ def parse_product(key: str) -> SelfProduct:
 
 def square_plain(product: SelfProduct, x: Tensor) -> Tensor:
     """From x (N, M, C) to (N, rows, C) in plain PyTorch."""
+    key = product.key
     first, second, table = constant(
-        product, x, lambda dtype, device: _table(product, dtype, device)
+        ("square", key), x, lambda dtype, device: _table(parse_product(key), dtype, device)
     )
     components = x.transpose(0, 1)  # (M, N, C): one matrix product for all atoms
     products = components[first] * components[second]
-    return (table @ products.flatten(1)).reshape(-1, *x.shape[::2]).transpose(0, 1)
+    rows = (table @ products.flatten(1)).reshape(len(table), *x.shape[::2])
+    return rows.transpose(0, 1)
 
 
 def _table(
@@ -107,5 +109,6 @@ def _table(
     for row, terms in enumerate(product.terms):
         for a, b, coefficient in terms:
             table[row, place[a, b]] = coefficient
-    first, second = torch.tensor(pairs, device=device).reshape(-1, 2).unbind(1)
+    indices = torch.tensor(pairs, dtype=torch.int64, device=device)
+    first, second = indices.reshape(-1, 2).unbind(1)
     return first, second, table.to(dtype=dtype, device=device)

@@ -66,6 +66,13 @@ def lanes_for(channels: int, dtype: torch.dtype) -> int:
     return lanes
 
 
+@cache
+def ready(load: Load, key: str, dtype: torch.dtype, channels: int) -> tuple[dict[str, Any], int]:
+    """The passes of an operation and how many channels they take at a time, loaded once."""
+    lanes = lanes_for(channels, dtype)
+    return load(key, dtype, lanes), lanes
+
+
 def _from_environment() -> Kernel:
     name = os.environ.get("BAYRACE_KERNEL", "auto")
     if name not in get_args(Kernel):

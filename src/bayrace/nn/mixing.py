@@ -21,7 +21,8 @@ from torch.library import register_fake, register_vmap
 
 from bayrace.nn.compiler import build
 from bayrace.nn.differentiable import differentiable, over_members
-from bayrace.nn.kernels import DTYPES, Kernel, lanes_for, resolve
+from bayrace.nn.kernels import DTYPES, Kernel, ready, resolve
+from bayrace.nn.tables import compute_properties
 
 _LIBRARY: Any = torch.library.Library("bayrace", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("mix(str mixing, Tensor x, Tensor w, SymInt[] counts, bool turned) -> Tensor")
@@ -44,6 +45,9 @@ class Mixing:
     """The blocks of a linear map and where their numbers lie."""
 
     blocks: tuple[Block, ...]
+
+    def __post_init__(self) -> None:
+        compute_properties(self)
 
     @cached_property
     def before(self) -> int:
@@ -127,9 +131,14 @@ def mix_plain(mixing: Mixing, x: Tensor, w: Tensor, counts: tuple[int, ...]) -> 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _choose(mixing: Mixing, dtype: torch.dtype, device: str, kernel: Kernel) -> Kernel:
-    if mixing.divisor < 16 // dtype.itemsize:  # channels that do not fill the narrowest vector
+    if not _fills_vectors(mixing, dtype):
         return "plain"
     return resolve(load, "", mixing.divisor, dtype, device, kernel)
+
+
+def _fills_vectors(mixing: Mixing, dtype: torch.dtype) -> bool:
+    """Whether all channels are whole vectors, at least of the narrowest kind."""
+    return mixing.divisor >= 16 // dtype.itemsize
 
 
 @cache
@@ -185,9 +194,15 @@ class _Call:
 
     def __init__(self, key: str, like: Tensor, counts: list[int]) -> None:
         self.mixing, self.tables = parse_mixing(key), _tables(key)
+        if not _fills_vectors(self.mixing, like.dtype):
+            raise ValueError(
+                f"the mixing {key} in {like.dtype}: channels must be multiples of "
+                f"{16 // like.dtype.itemsize}; use `mix`, which then computes in plain PyTorch"
+            )
         self.kinds, self.atoms = len(counts), sum(counts)
         self.offsets = (ctypes.c_long * (self.kinds + 1))(0, *accumulate(counts))
-        self.passes = load("", like.dtype, lanes_for(self.mixing.divisor, like.dtype))
+        divisor = self.mixing.divisor
+        self.passes, _ = ready(load, "", like.dtype, divisor)
         self.like = like
         work = self.atoms * sum(b.dim * b.before * b.after for b in self.mixing.blocks)
         self.threads = max(1, min(torch.get_num_threads(), work // 500_000))

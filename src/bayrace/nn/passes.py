@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bayrace.nn.codegen import coupling_count, generate
 from bayrace.nn.compiler import build
-from bayrace.nn.kernels import DTYPES, lanes_for
+from bayrace.nn.kernels import DTYPES, ready
 from bayrace.nn.plan import parse_plan
 
 
@@ -57,10 +57,9 @@ class _Call:
     ) -> None:
         self.plan, self.dtype = parse_plan(key), x.dtype
         self.atoms, _, self.channels = x.shape
-        lanes = lanes_for(self.channels, x.dtype)
+        self.passes, lanes = ready(load, key, x.dtype, self.channels)
         self.padding = -self.channels % lanes
         self.width = self.channels + self.padding
-        self.passes = load(key, x.dtype, lanes)
         self.first, edges, self.pair, self.pair_edges = (index.contiguous() for index in graph)
         self.receiver, self.sender = edges[0], edges[1]
         self.pairs, self.edges = self.pair_edges.shape[1], edges.shape[1]

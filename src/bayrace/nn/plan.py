@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bayrace.nn.irreps import Irrep, read_irreps
+from bayrace.nn.tables import compute_properties
 
 Path = tuple[Irrep, int, Irrep]
 """Input irrep, degree of the harmonic, output irrep."""
@@ -21,6 +22,9 @@ class Plan:
     inputs: tuple[Irrep, ...]
     l_max: int
     outputs: tuple[Irrep, ...]
+
+    def __post_init__(self) -> None:
+        compute_properties(self)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from torch.library import register_fake, register_vmap
 from bayrace.nn.compiler import build
 from bayrace.nn.contraction import SelfProduct, parse_product, square_plain
 from bayrace.nn.differentiable import differentiable
-from bayrace.nn.kernels import DTYPES, Kernel, lanes_for, resolve
+from bayrace.nn.kernels import DTYPES, Kernel, ready, resolve
 
 _LIBRARY: Any = torch.library.Library("bayrace", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("square(str product, Tensor x) -> Tensor")
@@ -47,6 +47,8 @@ def prepare(
     kernel: Kernel = "auto",
 ) -> Kernel:
     """Build what `square` needs ahead of its first call; the kernel that it will take."""
+    if not product.rows:
+        return "plain"
     return resolve(load, product.key, channels, dtype, device, kernel)
 
 
@@ -122,8 +124,8 @@ def _transposed_sums(product: SelfProduct) -> str:
 
 def _run(name: str, key: str, inputs: tuple[Tensor, ...]) -> Tensor:
     product, like = parse_product(key), inputs[-1]
-    atoms, _, channels = like.shape
-    lanes = lanes_for(channels, like.dtype)
+    atoms, channels = like.shape[0], like.shape[-1]
+    passes, lanes = ready(load, key, like.dtype, channels)
     padding = -channels % lanes
     expected = [product.input_dim] * len(inputs)
     if name == "transposed":
@@ -142,7 +144,7 @@ def _run(name: str, key: str, inputs: tuple[Tensor, ...]) -> Tensor:
     work = atoms * product.rows * channels
     threads = max(1, min(torch.get_num_threads(), work // 200_000))
     pointers = [value.data_ptr() for value in (*held, out)]
-    load(key, like.dtype, lanes)[name](threads, atoms, channels + padding, *pointers)
+    passes[name](threads, atoms, channels + padding, *pointers)
     return out[..., :channels].contiguous() if padding else out
 
 
@@ -210,7 +212,7 @@ def _over_members(operator: Any) -> Any:
             for value, dim in zip(inputs, in_dims[1:], strict=True)
         ]
         result = operator(key, *(value.flatten(0, 1) for value in moved))
-        return result.reshape(count, -1, *result.shape[1:]), 0
+        return result.unflatten(0, (count, moved[0].shape[1])), 0
 
     return rule
 

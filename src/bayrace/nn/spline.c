@@ -10,11 +10,11 @@ typedef REAL real;
 /* Four weights and the first of the rows that they belong to; 0 beyond the last interval. */
 static inline long weigh(real d, long base, long intervals, long order, real inverse, real *w) {
   const real u = d * inverse;
-  long i = (long)u;
-  if (!(u >= 0) || i >= intervals) {
+  if (!(u >= 0 && u < intervals)) { /* also not a number, and what no long can hold */
     w[0] = w[1] = w[2] = w[3] = 0;
     return base;
   }
+  const long i = (long)u;
   const real t = u - (real)i, s = 1 - t;
   switch (order) {
     case 0:

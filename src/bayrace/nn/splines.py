@@ -92,7 +92,8 @@ def coefficients(intervals: int, like: Tensor) -> Tensor:
     """The matrix (intervals + 3, intervals + 1) from values at the knots to coefficients.
 
     The last three coefficients are 0, which is what lets the spline end at the cutoff with two
-    continuous derivatives; the value at the last knot but one is then off by O((1/intervals)³).
+    continuous derivatives. A function that does so itself loses nothing: those three are then of
+    the order of the error, (1/intervals)⁴.
     """
     return constant(
         ("spline", intervals), like, lambda dtype, device: _solve(intervals).to(device, dtype)
@@ -136,10 +137,15 @@ class _Call:
 
     def __init__(self, like: Tensor, width: int, where: tuple[Any, ...]) -> None:
         d, base, intervals, spacing, order = where
-        if d.dtype != like.dtype or (base is not None and base.shape != d.shape):
+        if d.dtype != like.dtype or d.ndim != 1:
             raise ValueError(
-                f"distances {tuple(d.shape)} of {d.dtype}: a table of {like.dtype} needs its dtype,"
-                " and one first row per distance"
+                f"distances {tuple(d.shape)} of {d.dtype}: a table of {like.dtype} needs a vector"
+                " of its dtype"
+            )
+        if base is not None and (base.shape != d.shape or base.dtype != torch.int64):
+            raise ValueError(
+                f"first rows {tuple(base.shape)} of {base.dtype}: {len(d)} distances need one each,"
+                " of torch.int64"
             )
         self.like, self.d = like, d.contiguous()
         self.base = None if base is None else base.contiguous()
@@ -176,6 +182,8 @@ def _adjoint_cpu(g: Tensor, *where_rows: Any) -> Tensor:
     *where, rows = where_rows
     _check_rows(rows, tuple(where))
     call, g = _Call(g, g.shape[1], tuple(where)), g.contiguous()
+    if g.shape[0] != call.d.shape[0]:
+        raise ValueError(f"a gradient of shape {tuple(g.shape)}: it must match the values")
     result = g.new_empty((rows, g.shape[1]))
     spare = g.new_empty((call.threads - 1, rows, g.shape[1]))
     call.run("adjoint", g, rows, result, spare)
@@ -185,10 +193,12 @@ def _adjoint_cpu(g: Tensor, *where_rows: Any) -> Tensor:
 def _check_rows(rows: int, where: tuple[Any, ...]) -> None:
     """Reading past the end of a table would be a crash, or worse, a number."""
     _, base, intervals, _, _ = where
-    last = 0 if base is None or not base.numel() else int(base.max())
-    if last + intervals + 3 > rows or (base is not None and base.numel() and int(base.min()) < 0):
+    first, last = 0, 0
+    if base is not None and base.numel():
+        first, last = (int(end) for end in torch.aminmax(base))
+    if first < 0 or last + intervals + 3 > rows:
         raise ValueError(
-            f"a spline table of {rows} rows: rows {last} to {last + intervals + 2} are read"
+            f"a spline table of {rows} rows: rows {first} to {last + intervals + 2} are read"
         )
 
 

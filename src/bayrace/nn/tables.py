@@ -1,26 +1,33 @@
-"""Constant tensors, made once per dtype and device, also from inside torch.func transforms."""
+"""Constant tensors, made once per dtype and device, also inside torch.func and torch.compile."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
+from itertools import count
+from types import MethodType, SimpleNamespace
 from typing import TypeVar
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 Value = TypeVar("Value")
-_made: dict[Hashable, object] = {}
+_made = SimpleNamespace()
+_names: dict[Hashable, str] = {}
+_numbers = count()
 
 
 @contextmanager
 def outside_transforms() -> Iterator[None]:
-    """Suspend torch.func transforms and gradients.
+    """Suspend torch.func transforms, tracing and gradients.
 
-    Inside torch.func.grad or vmap new tensors are wrapped for that transform alone and must not
-    outlive it; what is made in this context is an ordinary tensor.
+    Inside torch.func.grad or vmap new tensors are wrapped for that transform alone, and inside
+    torch.export they hold no numbers. Neither must outlive its context; what is made in this one is
+    an ordinary tensor.
     """
-    with temporarily_clear_interpreter_stack(), torch.no_grad():
+    with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.no_grad():
         yield
 
 
@@ -34,7 +41,34 @@ def constant(
 ) -> Value:
     """The value that `build(dtype, device)` makes for the dtype and device of `like`, kept."""
     full = (key, like.dtype, like.device)
-    if full not in _made:
+    if isinstance(build, MethodType):  # Dynamo passes on functions and objects, but not methods
+        name = _place(full, build.__func__, build.__self__)
+    else:
+        name = _place(full, build)
+    value: Value = getattr(_made, name)
+    return value
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _place(
+    full: tuple[Hashable, torch.dtype, torch.device], build: Callable[..., object], *owner: object
+) -> str:
+    """The attribute of `_made` with this constant, which is there afterwards.
+
+    Dynamo calls this instead of tracing it. It returns a name, because Dynamo of torch 2.13 fails
+    on a second tensor from the same function.
+    """
+    if full not in _names:
         with outside_transforms():
-            _made[full] = build(like.dtype, like.device)
-    return _made[full]  # type: ignore[return-value]
+            value = build(*owner, *full[1:])
+        name = f"constant{next(_numbers)}"
+        setattr(_made, name, value)
+        _names[full] = name
+    return _names[full]
+
+
+def compute_properties(value: object) -> None:
+    """Compute every cached_property of a value now; Dynamo cannot enter its lock in Python 3.11."""
+    for name, member in vars(type(value)).items():
+        if isinstance(member, cached_property):
+            getattr(value, name)

@@ -85,7 +85,7 @@ def evaluate(
     stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
     batches = predict_frames(
         potential.model,
-        potential.members,
+        potential.folded,
         frames,
         references=potential.references,
         lambdas=potential.lambdas,
