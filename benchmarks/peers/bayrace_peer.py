@@ -134,7 +134,7 @@ class BayraceSubject:
             self.batches[system] = self._batch(potential, frames)
         prediction = predict(
             potential.model,
-            potential.members,
+            potential.folded,
             self.batches[system],
             references=potential.references,
             lambdas=potential.lambdas,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayrace.data.cache import Dataset, epoch_batches
+from bayrace.data.cache import Dataset, epoch_batches, equal_batches
 from bayrace.data.frame import DataError, elements_of, frame_from_atoms
 
 
@@ -109,3 +109,22 @@ def test_epochs_depend_on_seed_and_epoch_only():
 def test_batch_size_must_be_positive():
     with pytest.raises(DataError, match="batch_size=0"):
         epoch_batches(5, 0, seed=0, epoch=0, shuffle=False)
+
+
+def test_equal_batches_share_the_edges():
+    edges = np.random.default_rng(0).integers(0, 400, size=300)
+    batches = equal_batches(edges, 20, seed=1, epoch=2)
+    assert sorted(place for batch in batches for place in batch) == list(range(300))
+    assert len(batches) == 20
+    share = edges.sum() / 20
+    assert all(abs(edges[batch].sum() - share) < 450 for batch in batches)
+    assert batches == equal_batches(edges, 20, seed=1, epoch=2)
+    assert batches != equal_batches(edges, 20, seed=1, epoch=3)
+
+
+def test_equal_batches_with_a_giant_and_with_lonely_atoms():
+    batches = equal_batches(np.array([10_000, 1, 1, 0]), 4, seed=0, epoch=0)
+    assert sorted(place for batch in batches for place in batch) == [0, 1, 2, 3]
+    assert all(batches)
+    alone = equal_batches(np.array([0, 0, 0]), 3, seed=0, epoch=0)
+    assert sorted(map(len, alone)) == [1, 1, 1]

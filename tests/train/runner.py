@@ -88,6 +88,7 @@ def settings(**changes: object) -> TrainSettings:
         ),
         schedule=Plateau(factor=0.5, patience=1, threshold=1e-4, minimum=1e-6),
         batch_size=4,
+        edge_budget=None,
         valid_batch_size=8,
         max_epochs=5,
         max_time=None,

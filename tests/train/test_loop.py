@@ -270,10 +270,17 @@ def test_wrong_cutoff_is_refused(runner: ModuleType, tmp_path: Path) -> None:
         fit_frames(runner, other, tmp_path)
 
 
+def test_an_edge_budget_sets_the_steps(runner: ModuleType, tmp_path: Path) -> None:
+    edges = int(runner.dataset(20, seed=0).edges.sum())
+    result = runner.train(tmp_path, edge_budget=edges // 7, max_epochs=3)
+    assert [entry["step"] for entry in result.history] == [8, 16, 24]  # ⌈edges / ⌊edges / 7⌋⌉
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"batch_size": 0}, "batch_size=0"),
+        ({"edge_budget": 0}, "edge_budget=0: must be positive"),
         ({"max_time": -1.0}, "max_time=-1.0: must be positive"),
         ({"ema": 1.0}, "ema=1.0"),
         ({"monitor": "energy"}, "monitor='energy' is unknown; use one of"),

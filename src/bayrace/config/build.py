@@ -108,6 +108,7 @@ def train_settings(config: Config) -> TrainSettings:
         ),
         schedule=_schedule(train),
         batch_size=train.batch_size,
+        edge_budget=train.edge_budget,
         valid_batch_size=train.valid_batch_size,
         max_epochs=train.max_epochs,
         max_time=train.max_time,

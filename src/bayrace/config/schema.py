@@ -107,6 +107,11 @@ class DataConfig(Section):
         default=0.1,
         description="Validation: file(s), a fraction of the training data, or a count of it.",
     )
+    split_seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="Seed of the split into training and validation; null: the run's seed.",
+    )
     test: NamedPaths = Field(
         default={}, description="Test files, as {name: path} or a list; evaluated after training."
     )
@@ -266,6 +271,11 @@ class TrainConfig(Section):
         "reached at max_epochs or at max_time, whichever comes first.",
     )
     batch_size: int = Field(default=5, ge=1, description="Structures per step.")
+    edge_budget: int | None = Field(
+        default=None,
+        gt=0,
+        description="Mean edges per step, in place of batch_size where sizes of structures differ.",
+    )
     valid_batch_size: int = Field(default=20, ge=1, description="Structures per validation batch.")
     max_epochs: int = Field(default=1000, ge=1, description="Passes over the training data.")
     max_time: Seconds | None = Field(
@@ -308,7 +318,7 @@ class Config(Section):
     """Everything one training run needs."""
 
     seed: int = Field(
-        default=0, ge=0, description="Seed of the split, the initial weights and the batches."
+        default=0, ge=0, description="Seed of the initial weights, the batches and the split."
     )
     output: str = Field(
         default="runs/bayrace", min_length=1, description="Folder of the run; created."

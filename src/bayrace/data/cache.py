@@ -99,6 +99,18 @@ def epoch_batches(
     return [places[start : start + batch_size] for start in range(0, count, batch_size)]
 
 
+def equal_batches(edges: Integers, batches: int, *, seed: int, epoch: int) -> list[list[int]]:
+    """Shuffled frame indices in `batches` groups of about the same number of edges.
+
+    A group is empty, and left out, only where one frame is larger than a share.
+    """
+    order = np.random.default_rng([seed, epoch]).permutation(len(edges))
+    work = edges[order] + 1  # an isolated atom is work too
+    middle = np.cumsum(work) - work / 2
+    group = np.floor(middle / work.sum() * batches).astype(np.int64)
+    return [order[group == k].tolist() for k in range(batches) if (group == k).any()]
+
+
 def _relative_energy(frame: Frame, references: Mapping[int, float]) -> float:
     reference = reference_energy(frame.numbers, references)
     return float("nan") if frame.energy is None else frame.energy - reference

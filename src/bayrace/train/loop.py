@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from bayrace.data.cache import Dataset, epoch_batches
+from bayrace.data.cache import Dataset
 from bayrace.model.derivatives import evaluate
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
@@ -166,14 +166,8 @@ class _Run:
 
     def batches(self) -> Iterator[_Item]:
         """The batches of the current epoch that are still to do."""
-        counters, settings = self.state.counters, self.task.settings
-        order = epoch_batches(
-            len(self.task.train),
-            settings.batch_size,
-            seed=settings.seed,
-            epoch=counters.epoch,
-            shuffle=True,
-        )
+        counters = self.state.counters
+        order = self.task.order(counters.epoch)
         for indices in order[counters.batch :]:
             yield indices, *self.task.collate(self.task.train, indices)
 

@@ -21,6 +21,7 @@ class TrainSettings:
     optimiser: OptimiserSettings
     schedule: Schedule
     batch_size: int  # structures
+    edge_budget: int | None  # mean edges of a training batch, which then replaces batch_size
     valid_batch_size: int  # structures
     max_epochs: int
     max_time: float | None  # seconds of the whole run, resumed parts included
@@ -40,7 +41,7 @@ class TrainSettings:
         for name in ("batch_size", "valid_batch_size", "max_epochs", "valid_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        for name in ("max_time", "clip", "early_stopping"):
+        for name in ("max_time", "clip", "early_stopping", "edge_budget"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value}: must be positive, or None for no limit")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayrace.data.cache import Dataset
+from bayrace.data.cache import Dataset, epoch_batches, equal_batches
 from bayrace.data.split import frame_fingerprint
 from bayrace.train.settings import TrainSettings
 from bayrace.types import GraphBatch, Labels, Likelihood, Model
@@ -41,7 +41,22 @@ class Task:
     @property
     def steps_per_epoch(self) -> int:
         """Batches of the training set."""
-        return math.ceil(len(self.train) / self.settings.batch_size)
+        budget = self.settings.edge_budget
+        if budget is None:
+            return math.ceil(len(self.train) / self.settings.batch_size)
+        wanted = math.ceil(int(self.train.edges.sum()) / budget)
+        return min(max(wanted, 1), len(self.train))
+
+    def order(self, epoch: int) -> list[list[int]]:
+        """Frames of each batch; depends on seed and epoch only, so that resuming is exact."""
+        settings = self.settings
+        if settings.edge_budget is not None:
+            return equal_batches(
+                self.train.edges, self.steps_per_epoch, seed=settings.seed, epoch=epoch
+            )
+        return epoch_batches(
+            len(self.train), settings.batch_size, seed=settings.seed, epoch=epoch, shuffle=True
+        )
 
     @property
     def total_steps(self) -> int:
