@@ -109,6 +109,8 @@ def _table(
     for row, terms in enumerate(product.terms):
         for a, b, coefficient in terms:
             table[row, place[a, b]] = coefficient
-    indices = torch.tensor(pairs, dtype=torch.int64, device=device)
-    first, second = indices.reshape(-1, 2).unbind(1)
+    first, second = (
+        torch.tensor([pair[side] for pair in pairs], dtype=torch.int64, device=device)
+        for side in (0, 1)
+    )
     return first, second, table.to(dtype=dtype, device=device)

@@ -109,7 +109,7 @@ def _solve(intervals: int) -> Tensor:
     system[n + 2, [n, n + 2]] = 1, -1  # flat at the cutoff
     inverse = np.linalg.inv(system)[:, : n + 1]
     inverse[n:] = 0
-    return torch.from_numpy(inverse)
+    return torch.from_numpy(np.ascontiguousarray(inverse))
 
 
 @cache

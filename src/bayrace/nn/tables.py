@@ -27,7 +27,8 @@ def outside_transforms() -> Iterator[None]:
     torch.export they hold no numbers. Neither must outlive its context; what is made in this one is
     an ordinary tensor.
     """
-    with temporarily_clear_interpreter_stack(), _disable_current_modes(), torch.no_grad():
+    untraced = torch._C.DisableTorchFunction()  # torch.export would note down the no_grad
+    with temporarily_clear_interpreter_stack(), _disable_current_modes(), untraced, torch.no_grad():
         yield
 
 
