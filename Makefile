@@ -2,6 +2,7 @@
 # make test    the test suite
 # make lint    ruff, mypy and the import contracts
 # make bench   speed beside MACE and NequIP, which it installs in .bench (half an hour, idle machine)
+# make bench-accuracy   errors after equal training time beside MACE and NequIP (hours)
 # make clean   remove caches and outputs; distclean removes .venv too
 #
 # The first target that needs it makes .venv and installs bayrace there.
@@ -15,7 +16,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMPS := .venv/.stamps
 
-.PHONY: demo test lint bench clean distclean
+.PHONY: demo test lint bench bench-accuracy clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/run
@@ -34,6 +35,9 @@ bench: $(STAMPS)/dev $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/data/.
 	$(BIN)/python benchmarks/peers/e3nn_race.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers/counts.py
 	$(BIN)/python benchmarks/peers/speed.py
+
+bench-accuracy: $(STAMPS)/dev $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/data/.stamp
+	$(BIN)/python benchmarks/peers/accuracy.py --minutes 10 30
 
 clean:
 	rm -rf demo-output build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

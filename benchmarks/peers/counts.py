@@ -81,7 +81,7 @@ def passes_of(plan: Plan, channels: int, batch: GraphBatch) -> dict[str, Callabl
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    edges, pairs = batch.edges.shape[1], batch.pair_edges.shape[1]
+    pairs = batch.pair_edges.shape[1]
     shapes = {
         "x": (batch.atoms, plan.input_dim, channels),
         "y": (pairs, plan.harmonics_dim),
