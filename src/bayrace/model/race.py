@@ -323,7 +323,7 @@ class Race:
             product, channels = layer.product, layer.convolved[SCALAR]
             alike = dict.fromkeys(product.inputs, channels)
             stacked = select(features, layer.convolved, alike)
-            stacked = stacked.reshape(len(features), -1, channels)
+            stacked = stacked.reshape(features.shape[0], -1, channels)
             coupled = square(product, stacked, kernel=self.kernel).flatten(1)
             present = [irrep for irrep in product.outputs if product.couplings(irrep)]
             mixing = self.maps[layer.name].contract
@@ -349,7 +349,9 @@ class Race:
         if not quadrupoles:
             return scalars
         if "readout.quadrupole" not in own:  # this layer cannot reach 2e yet
-            return torch.cat([scalars, scalars.new_zeros(len(scalars), 5 * quadrupoles)], dim=-1)
+            return torch.cat(
+                [scalars, scalars.new_zeros(scalars.shape[0], 5 * quadrupoles)], dim=-1
+            )
         # each quadrupole is a sum of channels gated by the hidden scalars
         shapes = split(features, layer.outputs)[QUADRUPOLE]
         channels = linear(shapes, own["readout.quadrupole"])  # (N, 5, G)
