@@ -168,16 +168,20 @@ def _mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor
 
 def _scalar_moments(values: Tensor, noise_variance: Tensor | None) -> Uncertain:
     """Moments of scalars (M, n); variances (n,)."""
-    mean = values.mean(0)
+    mean = values[0] if len(values) == 1 else values.mean(0)
     aleatoric = torch.zeros_like(mean) if noise_variance is None else noise_variance.mean(0)
     return Uncertain(mean, aleatoric, (values - mean).square().mean(0))
 
 
 def _moments(values: Tensor, noise_covariance: Tensor | None) -> Uncertain:
     """Moments of vectors (M, n, d); covariances (n, d, d)."""
-    mean = values.mean(0)
-    deviation = values - mean
-    epistemic = torch.einsum("mni,mnj->nij", deviation, deviation) / values.shape[0]
+    if len(values) == 1:  # one member agrees with itself
+        mean, size = values[0], values.shape[-1]
+        epistemic = values.new_zeros(*mean.shape, size)
+    else:
+        mean = values.mean(0)
+        deviation = values - mean
+        epistemic = torch.einsum("mni,mnj->nij", deviation, deviation) / values.shape[0]
     if noise_covariance is None:
         return Uncertain(mean, torch.zeros_like(epistemic), epistemic)
     return Uncertain(mean, noise_covariance.mean(0), epistemic)
