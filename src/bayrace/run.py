@@ -6,13 +6,15 @@
     result.potential.predict(atoms)
 
 The folder of a run holds config.yaml (every value written out), history.jsonl, last.ckpt,
-best.ckpt, and in the end model.bayrace and, where there is test data, test.json.
+best.ckpt, and in the end model.bayrace and, where there is test data, test.json. Several members in
+one folder are the business of bayrace.ensemble.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,8 @@ from bayrace.train.checkpoint import BEST, LAST, write_atomically
 from bayrace.train.loop import Event, FitResult, fit
 
 CONFIG, HISTORY, MODEL, TEST = "config.yaml", "history.jsonl", "model.bayrace", "test.json"
-_FILES = (CONFIG, HISTORY, MODEL, TEST, LAST, BEST)
+ENSEMBLE = "ensemble.json"  # marks the folder of an ensemble, whose members are in member-0, ...
+_FILES = (CONFIG, HISTORY, MODEL, TEST, LAST, BEST, ENSEMBLE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,7 +147,8 @@ def read_splits(config: Config) -> Splits:
     if isinstance(data.valid, tuple):
         training, valid = frames, read(data.valid)[0]
     else:
-        training, valid = split(frames, valid=data.valid, seed=config.seed)
+        seed = config.seed if data.split_seed is None else data.split_seed
+        training, valid = split(frames, valid=data.valid, seed=seed)
     test = {name: read(paths)[0] for name, paths in data.test.items()}
     return Splits(training, valid, test, isolated)
 
@@ -193,6 +197,11 @@ def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
     if folder.is_file():
         raise ConfigError(f"output: {folder} is a file; name a folder")
     if resume:
+        if (folder / ENSEMBLE).is_file():
+            raise ConfigError(
+                f"output: {folder} holds an ensemble; resume it with `bayrace train {folder} "
+                "--resume`, or bayrace.ensemble.train_members"
+            )
         if not (folder / LAST).is_file():
             raise ConfigError(
                 f"output: {folder} has no {LAST} to resume from; start without --resume"
@@ -205,12 +214,24 @@ def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
         )
 
 
+def clear_folder(folder: Path) -> None:
+    """Remove the files of an earlier run or ensemble, and nothing else."""
+    if (folder / ENSEMBLE).is_file():
+        for member in folder.glob("member-*"):
+            if member.is_dir():
+                clear_folder(member)
+                with suppress(OSError):  # it holds files that are not ours
+                    member.rmdir()
+    for name in _FILES:
+        for path in (folder / name, folder / f".{name}.tmp"):  # the latter after kill -9
+            path.unlink(missing_ok=True)
+
+
 def _make_folder(config: Config, *, resume: bool) -> Path:
     """The folder of the run, without the files of the one it replaces."""
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
     if not resume:
-        for name in _FILES:
-            (folder / name).unlink(missing_ok=True)
+        clear_folder(folder)
         write_atomically(folder / CONFIG, dump_config(config).encode())
     return folder

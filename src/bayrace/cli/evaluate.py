@@ -19,7 +19,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.cli.process import settle
+from bayrace.process import settle
 
 if TYPE_CHECKING:
     from bayrace.data.read import LabelKeys

@@ -9,7 +9,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
-from bayrace.cli.process import settle
+from bayrace.process import settle
 
 
 def register(app: typer.Typer) -> None:

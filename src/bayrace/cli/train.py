@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
-from bayrace.cli.process import settle
+from bayrace.process import settle
 
 if TYPE_CHECKING:
     from bayrace.config import Config
@@ -41,6 +41,12 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the run in the output folder.")
     ] = False,
+    members: Annotated[
+        int | None, typer.Option(help="Train an ensemble of this many, side by side.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Members at a time; default: one per core.")
+    ] = None,
     debug: Debug = False,
 ) -> None:
     """Train a potential.
@@ -51,11 +57,19 @@ def train(
       bayrace train config.yaml
       bayrace train config.yaml -o train.lr=0.005 -o model.preset=medium
       bayrace train runs/data --resume          after Ctrl-C or a crash
+      bayrace train config.yaml --members 8     an ensemble: σ that rise on unknown structures
     """
     del debug  # the decorator reads it
     overrides = [*(override or []), *([f"train.max_time={max_time}"] if max_time else [])]
     config = read_source(source, overrides)
     out = console()
+    if members is not None or workers is not None or (resume and is_ensemble(config)):
+        from bayrace.cli.members import run_members
+
+        run_members(
+            config, out, members=members, workers=workers, resume=resume, overwrite=overwrite
+        )
+        return
     result = run_training(config, out, resume=resume, overwrite=overwrite)
     if result.fit.reason == "interrupted":
         out.print(f"stopped and saved; continue with: bayrace train {result.folder} --resume")
@@ -75,6 +89,13 @@ def read_source(source: str, overrides: list[str]) -> Config:
     name = path.name.split("@")[0].split(".")[0].strip("*?") or "bayrace"
     raw = {"data": {"train": source}, "output": f"runs/{name}"}
     return make_config(raw, overrides, source=source)
+
+
+def is_ensemble(config: Config) -> bool:
+    """Whether the folder of the run holds an ensemble."""
+    from bayrace.run import ENSEMBLE
+
+    return (Path(config.output) / ENSEMBLE).is_file()
 
 
 def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool) -> RunResult:

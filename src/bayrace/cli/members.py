@@ -1,0 +1,159 @@
+"""`bayrace train --members`: an ensemble, with a line for each member while it is trained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from bayrace import ensemble, run
+from bayrace.cli.common import FAILED, INTERRUPTED
+from bayrace.cli.progress import HEARTBEAT
+from bayrace.cli.tables import evaluation_table
+from bayrace.cli.train import describe
+from bayrace.config import Config, ConfigError, format_duration
+from bayrace.ensemble import EnsembleResult
+from bayrace.member import MemberProgress
+from bayrace.process import settle
+from bayrace.train.signals import stop_on_signals
+
+Observer = Callable[[Sequence[MemberProgress]], None]
+_COLUMNS = ("member", "state", "epoch", "energy meV", "forces meV/Å", "elapsed", "eta")
+_STYLES = {"running": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow"}
+
+
+def run_members(
+    config: Config,
+    out: Console,
+    *,
+    members: int | None,
+    workers: int | None,
+    resume: bool,
+    overwrite: bool,
+) -> None:
+    """Train with a display, print what came of it, and exit with 2 if a member failed."""
+    settle()
+    recorded = ensemble.recorded_members(Path(config.output)) if resume else None
+    count = members if members is not None else recorded
+    if count is None:
+        raise ConfigError("--workers is for ensembles; say how many members with --members 8")
+    ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
+    crew = ensemble.make_crew(config, members=count, workers=workers)
+    prepared = run.prepare(config)
+    describe(config, prepared, out)
+    threads = "" if crew.threads is None else f", {crew.threads} thread(s) each"
+    out.print(f"       {count} members, {len(crew.slots)} at a time{threads}")
+    with stop_on_signals() as stop, members_display(out) as observer:
+        result = ensemble.train_members(
+            config,
+            members=count,
+            workers=workers,
+            prepared=prepared,
+            resume=resume,
+            overwrite=overwrite,
+            observer=observer,
+            stop=stop,
+        )
+    conclude(result, out)
+
+
+def conclude(result: EnsembleResult, out: Console) -> None:
+    """Print errors, tables and what to do next; exit unless every member is there."""
+    for member in result.failed:
+        out.print(f"[bold red]member {member.index} failed:[/] {escape(member.error)}")
+    again = f"bayrace train {result.folder} --resume"
+    if result.interrupted:
+        out.print(f"stopped and saved; continue with: {escape(again)}")
+        raise typer.Exit(INTERRUPTED)
+    for evaluation in result.evaluations:
+        out.print(evaluation_table(evaluation))
+    finished = len(result.members) - len(result.failed)
+    place = escape(str(result.folder / run.MODEL))
+    out.print(f"potential: {place} ({finished} of {len(result.members)} members)")
+    if result.failed:
+        out.print(f"train the missing ones again with: {escape(again)}")
+        raise typer.Exit(FAILED)
+
+
+@contextmanager
+def members_display(console: Console) -> Iterator[Observer]:
+    """Yield an observer of all members: a live table on a terminal, plain lines elsewhere."""
+    if not console.is_terminal:
+        yield MemberLines(console)
+        return
+    panel = MemberTable()
+    # twice a second: drawing takes its time from the members
+    with Live(console=console, get_renderable=panel.render, refresh_per_second=2):
+        yield panel
+
+
+class MemberTable:
+    """A row for each member."""
+
+    def __init__(self) -> None:
+        self._members: Sequence[MemberProgress] = ()
+
+    def __call__(self, members: Sequence[MemberProgress]) -> None:
+        """Hear of all members."""
+        self._members = members
+
+    def render(self) -> Table:
+        """What is on the screen now."""
+        table = Table(*_COLUMNS, box=None, pad_edge=False)
+        for column in table.columns[2:]:
+            column.justify = "right"
+        for member in self._members:
+            state = Text(member.state, style=_STYLES.get(member.state, "dim"))
+            table.add_row(str(member.index), state, *_numbers(member))
+        return table
+
+
+class MemberLines:
+    """A line when the state of a member changes, and every half minute for those that run."""
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._printed = clock()
+        self._states: dict[int, str] = {}
+
+    def __call__(self, members: Sequence[MemberProgress]) -> None:
+        """Hear of all members."""
+        beat = self._clock() - self._printed >= HEARTBEAT
+        if beat:
+            self._printed = self._clock()
+        for member in members:
+            changed = self._states.get(member.index, "waiting") != member.state
+            if changed or (beat and member.state == "running"):
+                self._console.print(_line(member), markup=False)
+            self._states[member.index] = member.state
+
+
+def _line(member: MemberProgress) -> str:
+    epoch, energy, forces, elapsed, eta = _numbers(member)
+    text = f"member {member.index}  {member.state}  epoch {epoch}"
+    if member.epoch:
+        text += f"  MAE energy {energy} meV, forces {forces} meV/Å  elapsed {elapsed}"
+        text += f"  eta {eta}" if member.state == "running" else ""
+    return text
+
+
+def _numbers(member: MemberProgress) -> tuple[str, str, str, str, str]:
+    """Epoch, validation errors, elapsed time and eta as text."""
+    errors = [member.metrics.get(name) for name in ("energy_mae", "forces_mae")]
+    energy, forces = ("–" if value is None else f"{value:.2f}" for value in errors)
+    running = member.state == "running" and member.eta is not None
+    return (
+        f"{member.epoch}/{member.max_epochs}",
+        energy,
+        forces,
+        format_duration(member.elapsed) if member.epoch else "–",
+        format_duration(member.eta or 0.0) if running else "–",
+    )
