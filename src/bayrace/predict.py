@@ -175,9 +175,9 @@ def _scalar_moments(values: Tensor, noise_variance: Tensor | None) -> Uncertain:
 
 def _moments(values: Tensor, noise_covariance: Tensor | None) -> Uncertain:
     """Moments of vectors (M, n, d); covariances (n, d, d)."""
-    if len(values) == 1:  # one member agrees with itself
-        mean, size = values[0], values.shape[-1]
-        epistemic = values.new_zeros(*mean.shape, size)
+    if len(values) == 1:  # one member agrees with itself; what is nan stays so
+        mean = values[0]
+        epistemic = (mean - mean).unsqueeze(-1).repeat(1, 1, values.shape[-1])
     else:
         mean = values.mean(0)
         deviation = values - mean
