@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from bayrace import ensemble, run
+from bayrace import run, workers
 from bayrace.config import make_config
 from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.data.split import fingerprint
-from bayrace.ensemble import EnsembleError, make_crew, member_config, train_members
+from bayrace.ensemble import EnsembleError, member_config, train_members
 from bayrace.member import last_line
 from bayrace.potential import Potential
+from bayrace.workers import make_crew
 
 
 def config(output, **train):
@@ -176,7 +177,7 @@ def test_the_split_seed_alone_decides_the_split(tmp_path):
 
 
 def test_a_crew_fits_the_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(ensemble, "usable_cores", lambda: tuple(range(8)))
+    monkeypatch.setattr(workers, "usable_cores", lambda: tuple(range(8)))
 
     def crew(members, workers=None, threads=None):
         return make_crew(config(tmp_path, threads=threads), members=members, workers=workers)
@@ -188,6 +189,7 @@ def test_a_crew_fits_the_machine(tmp_path, monkeypatch):
         4,
     )
     assert (len(crew(8, threads=4).slots), crew(8, threads=4).threads) == (2, 4)
+    assert make_crew(config(tmp_path), members=8, workers=3, pin=False).slots == ((), (), ())
     with pytest.raises(ValueError, match="workers=0: at least 1"):
         crew(8, workers=0)
 

@@ -20,7 +20,6 @@ from typing import Any
 
 from bayrace.config import Config, ConfigError, dump_config
 from bayrace.config.build import train_settings
-from bayrace.cores import assign_cores, usable_cores
 from bayrace.data.split import fingerprint
 from bayrace.member import MemberProgress, finished_potential, look
 from bayrace.posterior.ensemble import Ensemble
@@ -38,21 +37,13 @@ from bayrace.run import (
     write_json,
 )
 from bayrace.train.checkpoint import LAST, write_atomically
-from bayrace.workers import Board, Job, Outcome, work
+from bayrace.workers import Board, Job, Outcome, make_crew, work
 
 _log = logging.getLogger(__name__)
 
 
 class EnsembleError(ValueError):
     """No member was trained to its end; the message says what became of each."""
-
-
-@dataclass(frozen=True)
-class Crew:
-    """How members are spread over the machine."""
-
-    slots: tuple[tuple[int, ...], ...]  # cores of each worker; () leaves it to the system
-    threads: int | None  # of each worker; None leaves them as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +71,7 @@ def train_members(
     *,
     members: int,
     workers: int | None = None,
+    pin: bool = True,
     prepared: Prepared | None = None,
     resume: bool = False,
     overwrite: bool = False,
@@ -88,13 +80,14 @@ def train_members(
 ) -> EnsembleResult:
     """Train `members` of them, `workers` at a time, and write the folder `config.output`.
 
+    With `pin` each worker keeps to its own cores, which is faster unless others use them too.
     A member that fails does not keep the others from being trained and stacked; see
     `result.failed`. EnsembleError if none succeeds. `resume` starts what was not started, continues
     what was not finished, and leaves the rest; it may also add members. `observer` hears of all
     members a few times a second. Once `stop` is true they save and end.
     """
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
-    crew = make_crew(config, members=members, workers=workers)
+    crew = make_crew(config, members=members, workers=workers, pin=pin)
     ready = prepared or prepare(config)  # kernels are built here, once
     configs = [member_config(config, index, threads=crew.threads) for index in range(members)]
     done = _finished(configs, ready) if resume else {}
@@ -115,8 +108,7 @@ def train_members(
 
     board = work(
         jobs,
-        slots=crew.slots,
-        threads=crew.threads,
+        crew=crew,
         watch=lambda board: observer(states(board)),
         stop=stop,
     )
@@ -136,23 +128,6 @@ def member_config(config: Config, index: int, *, threads: int | None) -> Config:
             "train": config.train.model_copy(update={"threads": threads}),
         }
     )
-
-
-def make_crew(config: Config, *, members: int, workers: int | None) -> Crew:
-    """As many workers as there are cores for them; one, wherever it likes, on a GPU."""
-    if workers is not None and workers < 1:
-        raise ConfigError(f"workers={workers}: at least 1 is needed")
-    given, device = config.train.threads, train_settings(config).device
-    if device != "cpu":
-        if workers not in (None, 1):
-            raise ConfigError(
-                f"workers={workers}: members on {device} are trained one after another; "
-                "leave workers out, or use train.device=cpu"
-            )
-        return Crew(((),), given)
-    cores = usable_cores()
-    count = min(members, workers or max(1, len(cores) // (given or 1)))
-    return Crew(assign_cores(cores, count), given or max(1, len(cores) // count))
 
 
 def recorded_members(folder: Path) -> int | None:

@@ -45,7 +45,7 @@ class Potential:
 
     spec: RaceSpec
     members: Params  # (M, ...) each
-    posterior: str  # name of the algorithm that made the members: "point"
+    posterior: str  # name of the algorithm that made the members: "point" or "ensemble"
     references: Mapping[int, float]  # eV of an isolated atom, by atomic number
     lambdas: Lambdas  # weights the losses used; predictions are corrected for them
     statistics: Mapping[str, Any]  # JSON: measured on training data

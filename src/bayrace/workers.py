@@ -20,7 +20,9 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
-from bayrace.config import Config
+from bayrace.config import Config, ConfigError
+from bayrace.config.build import train_settings
+from bayrace.cores import assign_cores, usable_cores
 from bayrace.member_process import FAILED, FINISHED, INTERRUPTED
 
 _log = logging.getLogger(__name__)
@@ -46,6 +48,14 @@ class Outcome:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class Crew:
+    """How members are spread over the machine."""
+
+    slots: tuple[tuple[int, ...], ...]  # cores of each worker; () leaves it to the system
+    threads: int | None  # of each worker; None leaves them as they are
+
+
 @dataclass
 class Board:
     """What is known of the members; `work` keeps it up to date."""
@@ -57,18 +67,17 @@ class Board:
 def work(
     jobs: Sequence[Job],
     *,
-    slots: Sequence[tuple[int, ...]],
-    threads: int | None,
+    crew: Crew,
     watch: Callable[[Board], None],
     stop: Callable[[], bool],
 ) -> Board:
-    """Train the members, one per slot at a time; a slot is the cores of a worker, () for any.
+    """Train the members, one per worker of the crew at a time.
 
     `watch` hears of the board a few times a second. Once `stop` is true no member starts, and
     those at work are asked to save and end. Jobs that were never started have no outcome.
     """
     waiting, board = deque(jobs), Board()
-    workers: list[_Worker | None] = [None] * len(slots)
+    workers: list[_Worker | None] = [None] * len(crew.slots)
     stopping = False
     try:
         while any(workers) or (waiting and not stopping):
@@ -82,7 +91,9 @@ def work(
                     del board.running[worker.index]
                     workers[slot] = None
                 if workers[slot] is None and waiting and not stopping:
-                    workers[slot] = fresh = _Worker(waiting.popleft(), slots[slot], threads)
+                    workers[slot] = fresh = _Worker(
+                        waiting.popleft(), crew.slots[slot], crew.threads
+                    )
                     board.running[fresh.index] = fresh.process.pid
             watch(board)
             time.sleep(_POLL)
@@ -90,6 +101,24 @@ def work(
         for busy in filter(None, workers):
             busy.end()
     return board
+
+
+def make_crew(config: Config, *, members: int, workers: int | None, pin: bool = True) -> Crew:
+    """As many workers as there are cores for them; one on a GPU, where none is pinned."""
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers={workers}: at least 1 is needed")
+    given, device = config.train.threads, train_settings(config).device
+    if device != "cpu":
+        if workers not in (None, 1):
+            raise ConfigError(
+                f"workers={workers}: members on {device} are trained one after another; "
+                "leave workers out, or use train.device=cpu"
+            )
+        return Crew(((),), given)
+    cores = usable_cores()
+    count = min(members, workers or max(1, len(cores) // (given or 1)))
+    slots = assign_cores(cores, count) if pin else ((),) * count
+    return Crew(slots, given or max(1, len(cores) // count))
 
 
 class _Worker:

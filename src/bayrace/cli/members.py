@@ -24,6 +24,7 @@ from bayrace.ensemble import EnsembleResult
 from bayrace.member import MemberProgress
 from bayrace.process import settle
 from bayrace.train.signals import stop_on_signals
+from bayrace.workers import make_crew
 
 Observer = Callable[[Sequence[MemberProgress]], None]
 _COLUMNS = ("member", "state", "epoch", "energy meV", "forces meV/Å", "elapsed", "eta")
@@ -36,6 +37,7 @@ def run_members(
     *,
     members: int | None,
     workers: int | None,
+    pin: bool,
     resume: bool,
     overwrite: bool,
 ) -> None:
@@ -46,7 +48,7 @@ def run_members(
     if count is None:
         raise ConfigError("--workers is for ensembles; say how many members with --members 8")
     ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
-    crew = ensemble.make_crew(config, members=count, workers=workers)
+    crew = make_crew(config, members=count, workers=workers, pin=pin)
     prepared = run.prepare(config)
     describe(config, prepared, out)
     threads = "" if crew.threads is None else f", {crew.threads} thread(s) each"
@@ -56,6 +58,7 @@ def run_members(
             config,
             members=count,
             workers=workers,
+            pin=pin,
             prepared=prepared,
             resume=resume,
             overwrite=overwrite,

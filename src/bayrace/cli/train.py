@@ -47,6 +47,9 @@ def train(
     workers: Annotated[
         int | None, typer.Option(help="Members at a time; default: one per core.")
     ] = None,
+    pin: Annotated[
+        bool, typer.Option(help="Keep each member to its own core; not if others use the machine.")
+    ] = True,
     debug: Debug = False,
 ) -> None:
     """Train a potential.
@@ -57,7 +60,7 @@ def train(
       bayrace train config.yaml
       bayrace train config.yaml -o train.lr=0.005 -o model.preset=medium
       bayrace train runs/data --resume          after Ctrl-C or a crash
-      bayrace train config.yaml --members 8     an ensemble: σ that rise on unknown structures
+      bayrace train config.yaml --members 8     an ensemble, with epistemic σ
     """
     del debug  # the decorator reads it
     overrides = [*(override or []), *([f"train.max_time={max_time}"] if max_time else [])]
@@ -67,7 +70,13 @@ def train(
         from bayrace.cli.members import run_members
 
         run_members(
-            config, out, members=members, workers=workers, resume=resume, overwrite=overwrite
+            config,
+            out,
+            members=members,
+            workers=workers,
+            pin=pin,
+            resume=resume,
+            overwrite=overwrite,
         )
         return
     result = run_training(config, out, resume=resume, overwrite=overwrite)
