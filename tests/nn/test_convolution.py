@@ -99,7 +99,7 @@ def test_plain_when_there_is_no_compiler(
     with caplog.at_level(logging.WARNING):
         out = convolve(PLAN, x, y, r, pair_graph)
         convolve(PLAN, x, y, r, pair_graph)
-        prepare([(PLAN, 3)], torch.float32)
+        prepare(PLAN, 3, torch.float32)
     assert torch.equal(out, convolve_plain(PLAN, x, y, r, pair_graph))
     assert len(caplog.records) == 1
     assert "/nowhere/cc" in caplog.text
@@ -119,14 +119,14 @@ def test_plain_when_the_build_fails(
     monkeypatch.setenv("BAYRACE_CACHE", str(tmp_path / "cache"))
     plan = Plan((Irrep(0, 1),), 1, (Irrep(1, -1),))
     kernels._problem.cache_clear()
-    assert prepare([(plan, 5)], torch.float32) == ("plain",)
+    assert prepare(plan, 5, torch.float32) == "plain"
     assert list((tmp_path / "cache").iterdir()) == []
     kernels._problem.cache_clear()
 
 
 def test_environment(pair_graph: GraphBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BAYRACE_KERNEL", "plain")
-    assert prepare([(PLAN, 2)], torch.float64) == ("plain",)
+    assert prepare(PLAN, 2, torch.float64) == "plain"
     assert kernel_status() == "plain (BAYRACE_KERNEL=plain)"
     monkeypatch.setenv("BAYRACE_KERNEL", "quick")
     with pytest.raises(ValueError, match="quick"):
@@ -134,4 +134,4 @@ def test_environment(pair_graph: GraphBatch, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_other_dtypes_are_plain() -> None:
-    assert prepare([(PLAN, 2)], torch.bfloat16) == ("plain",)
+    assert prepare(PLAN, 2, torch.bfloat16) == "plain"

@@ -8,45 +8,32 @@ M_vw(Z) = Σ_u W_uvw a¹_u(Z) / √(U V), built once per step.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayrace.model.layout import (
-    QUADRUPOLE_CHANNELS,
-    LayerLayout,
-    head_columns,
-    parameter_shapes,
-    race_layout,
-)
+from bayrace.model.geometry import Geometry, geometry_of
+from bayrace.model.layout import LayerLayout, parameter_shapes, race_layout
 from bayrace.model.maps import join, layer_maps, select, split
 from bayrace.model.noise import NoiseSpec
+from bayrace.model.radial import TABLE, Radial
+from bayrace.model.readout import heads_of, readout
 from bayrace.model.spec import RaceSpec
-from bayrace.nn.convolution import Kernel, convolve, prepare
-from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
-from bayrace.nn.harmonics import spherical_harmonics
-from bayrace.nn.irreps import QUADRUPOLE, SCALAR, Irrep
+from bayrace.nn import convolution, mixing, products, splines
+from bayrace.nn.convolution import convolve
+from bayrace.nn.irreps import SCALAR, Irrep
+from bayrace.nn.kernels import Kernel
 from bayrace.nn.linear import linear
 from bayrace.nn.mixing import mix
-from bayrace.nn.products import prepare as prepare_product
 from bayrace.nn.products import square
-from bayrace.nn.radial import bessel_basis, radial_network, silu
-from bayrace.nn.splines import coefficients, spline
-from bayrace.nn.tables import constant
+from bayrace.nn.radial import silu
 from bayrace.types import GraphBatch, Heads, Params
 
 NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
-
-
-class Geometry(NamedTuple):
-    """What every layer and every member shares."""
-
-    harmonics: Tensor  # (P, (L+1)²)
-    distance: Tensor  # Å, (P,)
-    basis: Tensor | None  # (P, radial_basis), unless the radial functions are splines
 
 
 class Known(NamedTuple):
@@ -66,6 +53,7 @@ class Race:
         self.kernel: Kernel = kernel
         self.layout = race_layout(spec)
         self.maps = {layer.name: layer_maps(spec, layer) for layer in self.layout}
+        self.radial = Radial(spec, kernel)
         self.shapes = parameter_shapes(spec, self.layout)
 
     @property
@@ -85,22 +73,22 @@ class Race:
 
     def prepare(self, dtype: torch.dtype) -> None:
         """Build all kernels of the network at once, so that no step waits for a compiler."""
-        convolutions = [
-            (group.plan, group.channels) for layer in self.layout for group in layer.groups
-        ]
-        products = {
-            (layer.product, layer.convolved[SCALAR]) for layer in self.layout if layer.product
-        }
+        kernel = self.kernel
+        jobs: list[Callable[[], Kernel]] = []
+        for layer in self.layout:
+            for group in layer.groups:
+                sizes = (group.plan, group.channels)
+                jobs.append(partial(convolution.prepare, *sizes, dtype, kernel=kernel))
+            if layer.product:
+                channels = layer.convolved[SCALAR]
+                product = layer.product
+                jobs.append(partial(products.prepare, product, channels, dtype, kernel=kernel))
+            maps = [one for one in self.maps[layer.name] if one is not None]
+            jobs += [partial(mixing.prepare, one, dtype, kernel=kernel) for one in maps]
+        if self.spec.radial_knots:
+            jobs.append(partial(splines.prepare, dtype, kernel=kernel))
         with ThreadPoolExecutor() as pool:
-            jobs: list[Future[Any]] = [
-                pool.submit(prepare, convolutions, dtype, kernel=self.kernel)
-            ]
-            jobs += [
-                pool.submit(prepare_product, product, channels, dtype, kernel=self.kernel)
-                for product, channels in products
-            ]
-        for job in jobs:
-            job.result()
+            list(pool.map(lambda job: job(), jobs))
 
     def init(
         self, seed: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
@@ -118,7 +106,7 @@ class Race:
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
         """Energy of each structure and the raw noise heads; `params` may be folded."""
-        geometry = self.geometry(batch)
+        geometry = geometry_of(batch, self.spec.l_max)
         one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
         known = Known(params["embedding"], one_body, geometry, batch)
         features: Tensor | None = None
@@ -126,8 +114,8 @@ class Race:
         for layer in self.layout:
             own = _scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
-            readouts.append(self._readout(layer, own, features))
-        return self._heads(readouts, batch)
+            readouts.append(readout(self.spec.noise, layer, own, features))
+        return heads_of(self.spec, readouts, batch)
 
     def fold(self, params: Params) -> Params:
         """The same network with everything multiplied out that does not depend on positions.
@@ -141,7 +129,7 @@ class Race:
             own = _scoped(params, layer.name)
             folded[f"{layer.name}.update"] = self._folded_update(layer, own, one_body)
             if self.spec.radial_knots:
-                folded[f"{layer.name}.radial_table"] = self._radial_table(own)
+                folded[f"{layer.name}.{TABLE}"] = self.radial.table(own)
         return folded
 
     def _folded_update(
@@ -158,26 +146,6 @@ class Race:
             matrix = own[f"down.{irrep}"] @ mixed * (down.scale * species.scale)
             matrices.append(matrix.flatten(1))
         return torch.cat(matrices, dim=-1)
-
-    def geometry(self, batch: GraphBatch) -> Geometry:
-        """Distance and harmonics of each pair, along its first edge."""
-        forward = batch.pair_edges[0]
-        receiver, sender = batch.edges[:, forward]
-        cell = batch.cell[batch.owner[receiver]]
-        offset = torch.einsum("pi,pij->pj", batch.shifts[forward], cell)
-        vector = batch.positions[sender] - batch.positions[receiver] + offset
-        distance = vector.square().sum(-1).sqrt()
-        basis = None if self.spec.radial_knots else self._basis(distance)
-        harmonics = spherical_harmonics(vector / distance.unsqueeze(-1), self.spec.l_max)
-        return Geometry(harmonics, distance, basis)
-
-    def _basis(self, distance: Tensor) -> Tensor:
-        return bessel_basis(
-            distance,
-            cutoff=self.spec.cutoff,
-            count=self.spec.radial_basis,
-            power=self.spec.envelope_power,
-        )
 
     def _layer(
         self,
@@ -243,7 +211,7 @@ class Race:
         batch: GraphBatch,
     ) -> Tensor:
         """Convolution, flat; channels of all paths side by side."""
-        radial = self._radial(own, geometry, batch)
+        radial = self.radial(own, geometry.distance, batch)
         collected: dict[Irrep, list[Tensor]] = {irrep: [] for irrep in layer.convolved}
         start = 0
         for group in layer.groups:
@@ -262,58 +230,6 @@ class Race:
                 collected[irrep].append(view)
         return join({irrep: torch.cat(views, dim=-1) for irrep, views in collected.items()})
 
-    def _radial(self, own: Mapping[str, Tensor], geometry: Geometry, batch: GraphBatch) -> Tensor:
-        """Radial weights of every pair, (P, Σ paths · channels)."""
-        kind = self._pair_kind(batch) if self.spec.pair_radial else None
-        if geometry.basis is not None:
-            gain = None if kind is None else own["pair_gain"][kind]
-            weights = self._radial_weights(own)
-            return radial_network(weights[-1:], self._radial_hidden(weights, geometry.basis, gain))
-        knots = self.spec.radial_knots
-        return spline(
-            own["radial_table"] if "radial_table" in own else self._radial_table(own),
-            geometry.distance,
-            intervals=knots,
-            cutoff=self.spec.cutoff,
-            base=None if kind is None else kind * (knots + 3),
-            kernel=self.kernel,
-        )
-
-    def _radial_table(self, own: Mapping[str, Tensor]) -> Tensor:
-        """Coefficients of the splines through the radial network, one set per kind of pair."""
-        weights = self._radial_weights(own)
-        knots = self.spec.radial_knots
-        key = ("knots", knots, self.spec.cutoff, self.spec.radial_basis, self.spec.envelope_power)
-        basis = constant(key, weights[0], self._basis_at_knots)
-        gain = own["pair_gain"].unsqueeze(1) if self.spec.pair_radial else None
-        hidden = self._radial_hidden(weights, basis, gain)  # (knots + 1, H), or one for each kind
-        # the last layer is linear, so it may come after the coefficients
-        solved = coefficients(knots, hidden) @ hidden
-        return radial_network(weights[-1:], solved).flatten(0, -2)
-
-    def _radial_weights(self, own: Mapping[str, Tensor]) -> list[Tensor]:
-        return [own[f"radial.{k}"] for k in range(len(self.spec.radial_hidden) + 1)]
-
-    def _radial_hidden(self, weights: list[Tensor], basis: Tensor, gain: Tensor | None) -> Tensor:
-        """The radial network up to its last layer."""
-        first = linear(basis, weights[0])
-        value = silu(first if gain is None else first * (1 + 0.5 * gain))
-        for weight in weights[1:-1]:
-            value = silu(linear(value, weight))
-        return value
-
-    def _basis_at_knots(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        knots = torch.linspace(0, self.spec.cutoff, self.spec.radial_knots + 1, dtype=torch.float64)
-        knots[0] = knots[1] * 1e-6  # the limit of sin(nπx)/x
-        return self._basis(knots).to(dtype=dtype, device=device)
-
-    def _pair_kind(self, batch: GraphBatch) -> Tensor:
-        """A number for the two elements of each pair, in either order, (P,)."""
-        receiver, sender = batch.edges[:, batch.pair_edges[0]]
-        low = torch.minimum(batch.species[receiver], batch.species[sender])
-        high = torch.maximum(batch.species[receiver], batch.species[sender])
-        return low * len(self.elements) + high
-
     def _beyond_the_paper(
         self, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor
     ) -> Tensor:
@@ -326,10 +242,10 @@ class Race:
             stacked = stacked.reshape(features.shape[0], -1, channels)
             coupled = square(product, stacked, kernel=self.kernel).flatten(1)
             present = [irrep for irrep in product.outputs if product.couplings(irrep)]
-            mixing = self.maps[layer.name].contract
-            assert mixing is not None
+            contract = self.maps[layer.name].contract
+            assert contract is not None
             flat = _flat(own, "contract", present)
-            kept = kept + mix(mixing, coupled, flat, (coupled.shape[0],), kernel=self.kernel)
+            kept = kept + mix(contract, coupled, flat, (coupled.shape[0],), kernel=self.kernel)
         if not self.spec.gate or layer.last:
             return kept
         views = split(kept, layer.outputs)
@@ -340,54 +256,6 @@ class Race:
                 gate = torch.sigmoid(linear(scalars, own[f"gate.{irrep}"]))
                 gated[irrep] = value * (gate * 2)
         return join(gated)
-
-    def _readout(self, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        """Numbers of one layer: energy, scalars of the heads, quadrupoles of the heads (N, H)."""
-        hidden = silu(linear(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
-        scalars = linear(hidden, own["readout.scalars"])
-        quadrupoles = head_columns(self.spec.noise).quadrupoles
-        if not quadrupoles:
-            return scalars
-        if "readout.quadrupole" not in own:  # this layer cannot reach 2e yet
-            return torch.cat(
-                [scalars, scalars.new_zeros(scalars.shape[0], 5 * quadrupoles)], dim=-1
-            )
-        # each quadrupole is a sum of channels gated by the hidden scalars
-        shapes = split(features, layer.outputs)[QUADRUPOLE]
-        channels = linear(shapes, own["readout.quadrupole"])  # (N, 5, G)
-        gates = linear(hidden, own["readout.gates"])
-        gated = (channels * gates.unsqueeze(1)).reshape(
-            -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
-        )
-        summed = gated.sum(-1) * (1 / math.sqrt(QUADRUPOLE_CHANNELS))  # (N, 5, quadrupoles)
-        return torch.cat([scalars, summed.mT.flatten(1)], dim=-1)
-
-    def _heads(self, readouts: list[Tensor], batch: GraphBatch) -> Heads:
-        """Sum energies and average noise heads over layers; back to eV."""
-        spec, noise = self.spec, self.spec.noise
-        atomic = torch.stack([readout[:, 0] for readout in readouts])
-        if spec.activation == "relu":
-            atomic = torch.relu(atomic)
-        # float64 for sums, whatever the network's dtype
-        shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
-        per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
-        energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
-        if noise.kind == "none":
-            return Heads(energy, per_atom, None, None, None)
-        heads = torch.stack(readouts).mean(0)
-        level = math.log(spec.scale)
-        energy_head = heads[:, 1] + 2 * level
-        if noise.kind == "energy":
-            return Heads(energy, per_atom, energy_head, None, None)
-        order = head_columns(noise)
-        forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
-        stress_head = None
-        if noise.stress:
-            zero = heads.new_zeros(batch.structures, STRESS_NUMBERS[noise.covariance])
-            total = zero.index_add(0, batch.owner, heads[:, order.stress])
-            mean = total / batch.atom_counts().unsqueeze(-1)
-            stress_head = shift_log_scale(mean, level, noise.covariance)
-        return Heads(energy, per_atom, energy_head, forces_head, stress_head)
 
 
 def _flat(own: Mapping[str, Tensor], name: str, irreps: Iterable[Irrep]) -> Tensor:

@@ -8,9 +8,6 @@ path, so that the slice of one irrep is a view of shape (N, 2l + 1, paths · C).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-
 import torch
 from torch import Tensor
 
@@ -19,7 +16,7 @@ from bayrace.nn.irreps import Irrep, clebsch_gordan
 from bayrace.nn.kernels import Kernel, kernel_status, resolve
 from bayrace.nn.passes import load
 from bayrace.nn.plan import Path, Plan
-from bayrace.nn.tables import constant
+from bayrace.nn.tables import constant, constant_when_compiled
 from bayrace.types import GraphBatch
 
 __all__ = ["Kernel", "Path", "Plan", "convolve", "convolve_plain", "kernel_status", "prepare"]
@@ -48,7 +45,8 @@ def convolve(
     Returns:
         (N, plan.rows, C)
     """
-    if _choose(plan, features.shape[-1], features.dtype, features.device.type, kernel) == "fused":
+    place = (features.dtype, features.device.type)
+    if prepare(plan, features.shape[-1], *place, kernel=kernel) == "fused":
         return convolve_fused(plan, features, harmonics, radial, batch)
     return convolve_plain(plan, features, harmonics, radial, batch)
 
@@ -84,30 +82,11 @@ def edge_harmonics(l_max: int, harmonics: Tensor, batch: GraphBatch) -> Tensor:
     return harmonics[batch.pair] * sign
 
 
+@constant_when_compiled
 def prepare(
-    plans: Sequence[tuple[Plan, int]], dtype: torch.dtype, *, kernel: Kernel = "auto"
-) -> tuple[Kernel, ...]:
-    """Build what convolutions on the CPU need ahead of their first call, side by side.
-
-    Args:
-        plans: each with its number of channels.
-        dtype: of the features.
-        kernel: as for `convolve`.
-
-    Returns:
-        the kernel that each will take, `plain` or `fused`
-    """
-
-    def one(request: tuple[Plan, int]) -> Kernel:
-        chosen: Kernel = _choose(*request, dtype, "cpu", kernel)
-        return chosen
-
-    with ThreadPoolExecutor() as pool:
-        return tuple(pool.map(one, plans))
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _choose(plan: Plan, channels: int, dtype: torch.dtype, device: str, kernel: Kernel) -> Kernel:
+    plan: Plan, channels: int, dtype: torch.dtype, device: str = "cpu", *, kernel: Kernel = "auto"
+) -> Kernel:
+    """Build what `convolve` needs ahead of its first call; the kernel that it will take."""
     if not plan.paths:
         return "plain"
     return resolve(load, plan.key, channels, dtype, device, kernel)

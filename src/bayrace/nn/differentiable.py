@@ -15,9 +15,30 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import _SingleLevelFunction
+from torch.library import register_fake, register_vmap
 
 Setup = Callable[[Any, tuple[Any, ...]], None]
 Rule = Callable[..., tuple[Any, ...]]
+
+
+def register(
+    library: Any,
+    name: str,
+    kernel: Callable[..., Any],
+    fake: Callable[..., Any],
+    setup: Setup,
+    rule: Rule,
+    members: Callable[[Any], Any] | None = None,
+) -> None:
+    """Give a defined operator everything: a CPU kernel, shapes, a derivative and a vmap rule.
+
+    `members` makes the vmap rule from the operator; `over_members` if None.
+    """
+    operator = getattr(getattr(torch.ops, library.ns), name).default
+    library.impl(name, kernel, "CPU")
+    register_fake(f"{library.ns}::{name}", fake)
+    register_vmap(f"{library.ns}::{name}", (members or over_members)(operator))
+    differentiable(library, name, setup, rule)
 
 
 def differentiable(library: Any, name: str, setup: Setup, rule: Rule) -> None:

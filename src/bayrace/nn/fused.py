@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import register_fake, register_vmap
 
-from bayrace.nn.differentiable import differentiable, over_members
+from bayrace.nn.differentiable import register
 from bayrace.nn.passes import backward_cpu, convolve_cpu, double_cpu
 from bayrace.nn.plan import Plan, parse_plan
 from bayrace.types import GraphBatch
@@ -132,12 +131,8 @@ def _wanted(grads: tuple[Tensor, ...], needed: list[bool]) -> list[Tensor | None
     return [grad if wanted else None for grad, wanted in zip(grads, needed, strict=True)]
 
 
-for _name, _kernel, _fake, _setup, _rule in (
-    ("convolve", convolve_cpu, _convolve_fake, _save_forward, _forward_rule),
-    ("convolve_backward", backward_cpu, _backward_fake, _save_backward, _backward_rule),
-    ("convolve_double", double_cpu, _double_fake, _save_double, _double_rule),
-):
-    _LIBRARY.impl(_name, _kernel, "CPU")
-    register_fake(f"bayrace::{_name}", _fake)
-    register_vmap(f"bayrace::{_name}", over_members(getattr(torch.ops.bayrace, _name).default))
-    differentiable(_LIBRARY, _name, _setup, _rule)
+register(_LIBRARY, "convolve", convolve_cpu, _convolve_fake, _save_forward, _forward_rule)
+register(
+    _LIBRARY, "convolve_backward", backward_cpu, _backward_fake, _save_backward, _backward_rule
+)
+register(_LIBRARY, "convolve_double", double_cpu, _double_fake, _save_double, _double_rule)

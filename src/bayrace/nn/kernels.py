@@ -43,7 +43,7 @@ def resolve(
 ) -> Kernel:
     """`plain` or `fused`, after building the latter.
 
-    Callers mark themselves with torch.compiler.assume_constant_result.
+    Callers mark themselves with `constant_when_compiled`.
     """
     chosen = _from_environment() if kernel == "auto" else kernel
     if chosen == "plain":

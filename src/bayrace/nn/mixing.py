@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.library import register_fake, register_vmap
 
 from bayrace.nn.compiler import build
-from bayrace.nn.differentiable import differentiable, over_members
+from bayrace.nn.differentiable import register
 from bayrace.nn.kernels import DTYPES, Kernel, ready, resolve
-from bayrace.nn.tables import compute_properties
+from bayrace.nn.tables import compute_properties, constant_when_compiled
 
 _LIBRARY: Any = torch.library.Library("bayrace", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("mix(str mixing, Tensor x, Tensor w, SymInt[] counts, bool turned) -> Tensor")
@@ -105,7 +104,7 @@ def mix(
     Returns:
         (N, mixing.after)
     """
-    if _choose(mixing, x.dtype, x.device.type, kernel) == "fused":
+    if prepare(mixing, x.dtype, x.device.type, kernel=kernel) == "fused":
         result: Tensor = _mix(mixing.key, x, w, counts, False)
         return result
     return mix_plain(mixing, x, w, counts)
@@ -129,8 +128,11 @@ def mix_plain(mixing: Mixing, x: Tensor, w: Tensor, counts: tuple[int, ...]) -> 
     return torch.cat(mixed, dim=-1)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _choose(mixing: Mixing, dtype: torch.dtype, device: str, kernel: Kernel) -> Kernel:
+@constant_when_compiled
+def prepare(
+    mixing: Mixing, dtype: torch.dtype, device: str = "cpu", *, kernel: Kernel = "auto"
+) -> Kernel:
+    """Build what `mix` needs ahead of its first call; the kernel that it will take."""
     if not _fills_vectors(mixing, dtype):
         return "plain"
     return resolve(load, "", mixing.divisor, dtype, device, kernel)
@@ -297,11 +299,5 @@ def _outer_rule(ctx: Any, v: Tensor | None) -> tuple[Tensor | None, ...]:
     )
 
 
-for _name, _kernel, _fake, _setup, _rule in (
-    ("mix", _mix_cpu, _mix_fake, _save_mix, _mix_rule),
-    ("mix_outer", _outer_cpu, _outer_fake, _save_outer, _outer_rule),
-):
-    _LIBRARY.impl(_name, _kernel, "CPU")
-    register_fake(f"bayrace::{_name}", _fake)
-    register_vmap(f"bayrace::{_name}", over_members(getattr(torch.ops.bayrace, _name).default))
-    differentiable(_LIBRARY, _name, _setup, _rule)
+register(_LIBRARY, "mix", _mix_cpu, _mix_fake, _save_mix, _mix_rule)
+register(_LIBRARY, "mix_outer", _outer_cpu, _outer_fake, _save_outer, _outer_rule)

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.library import register_fake, register_vmap
 
 from bayrace.nn.compiler import build
 from bayrace.nn.contraction import SelfProduct, parse_product, square_plain
-from bayrace.nn.differentiable import differentiable
+from bayrace.nn.differentiable import register
 from bayrace.nn.kernels import DTYPES, Kernel, ready, resolve
+from bayrace.nn.tables import constant_when_compiled
 
 _LIBRARY: Any = torch.library.Library("bayrace", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("square(str product, Tensor x) -> Tensor")
@@ -37,7 +37,7 @@ def square(product: SelfProduct, x: Tensor, *, kernel: Kernel = "auto") -> Tenso
     return square_plain(product, x)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def prepare(
     product: SelfProduct,
     channels: int,
@@ -202,7 +202,7 @@ def _transposed_rule(ctx: Any, v: Tensor | None) -> tuple[Tensor | None, ...]:
     )
 
 
-def _over_members(operator: Any) -> Any:
+def _fold(operator: Any) -> Any:
     """The vmap rule: members are more atoms."""
 
     def rule(info: Any, in_dims: tuple[Any, ...], key: str, *inputs: Tensor) -> tuple[Any, Any]:
@@ -217,12 +217,14 @@ def _over_members(operator: Any) -> Any:
     return rule
 
 
-for _name, _kernel, _fake, _rule in (
-    ("square", _square_cpu, _rows_fake, _square_rule),
-    ("mixed", _mixed_cpu, _rows_fake, _mixed_rule),
-    ("transposed", _transposed_cpu, _transposed_fake, _transposed_rule),
-):
-    _LIBRARY.impl(_name, _kernel, "CPU")
-    register_fake(f"bayrace::{_name}", _fake)
-    register_vmap(f"bayrace::{_name}", _over_members(getattr(torch.ops.bayrace, _name).default))
-    differentiable(_LIBRARY, _name, _save, _rule)
+register(_LIBRARY, "square", _square_cpu, _rows_fake, _save, _square_rule, _fold)
+register(_LIBRARY, "mixed", _mixed_cpu, _rows_fake, _save, _mixed_rule, _fold)
+register(
+    _LIBRARY,
+    "transposed",
+    _transposed_cpu,
+    _transposed_fake,
+    _save,
+    _transposed_rule,
+    _fold,
+)

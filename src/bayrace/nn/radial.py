@@ -1,9 +1,8 @@
-"""Radial functions: Bessel waves under a polynomial envelope, and the network on top of them."""
+"""Radial functions: Bessel waves under a polynomial envelope, and the SiLU of networks on them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -27,15 +26,6 @@ def bessel_basis(distance: Tensor, *, cutoff: float, count: int, power: int) -> 
     order = torch.arange(1, count + 1, dtype=x.dtype, device=x.device) * math.pi
     waves = torch.sin(order * x.unsqueeze(-1)) * (math.sqrt(2) / x).unsqueeze(-1)
     return waves * envelope(x, power).unsqueeze(-1)
-
-
-def radial_network(weights: Sequence[Tensor], basis: Tensor) -> Tensor:
-    """SiLU network without bias, so that its value vanishes with the basis: (E, last width)."""
-    value = basis
-    for weight in weights[:-1]:
-        value = silu(value @ (weight / math.sqrt(weight.shape[0])))
-    last = weights[-1]
-    return value @ (last / math.sqrt(last.shape[0]))
 
 
 def silu(value: Tensor) -> Tensor:

@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.library import register_fake, register_vmap
 
 from bayrace.nn.compiler import build
-from bayrace.nn.differentiable import differentiable, over_members
+from bayrace.nn.differentiable import register
 from bayrace.nn.kernels import DTYPES, Kernel, resolve
-from bayrace.nn.tables import constant
+from bayrace.nn.tables import constant, constant_when_compiled
 
 _WHERE = "Tensor d, Tensor? base, int intervals, float spacing, int order"
 _LIBRARY: Any = torch.library.Library("bayrace", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -59,14 +58,15 @@ def spline(
         (P, W)
     """
     spacing = cutoff / intervals
-    if _choose(table.dtype, table.device.type, kernel) == "fused":
+    if prepare(table.dtype, table.device.type, kernel=kernel) == "fused":
         values: Tensor = _spline(table, distance, base, intervals, spacing, 0)
         return values
     return spline_plain(table, distance, base, intervals, spacing)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _choose(dtype: torch.dtype, device: str, kernel: Kernel) -> Kernel:
+@constant_when_compiled
+def prepare(dtype: torch.dtype, device: str = "cpu", *, kernel: Kernel = "auto") -> Kernel:
+    """Build what `spline` needs ahead of its first call; the kernel that it will take."""
     return resolve(load, "", 1, dtype, device, kernel)
 
 
@@ -270,12 +270,6 @@ def _adjoint_rule(ctx: Any, v: Tensor | None) -> tuple[Tensor | None, ...]:
     )
 
 
-for _name, _kernel, _fake, _setup, _rule in (
-    ("spline", _spline_cpu, _values_fake, _save_spline, _spline_rule),
-    ("spline_slope", _slope_cpu, _slope_fake, _save_slope, _slope_rule),
-    ("spline_adjoint", _adjoint_cpu, _adjoint_fake, _save_adjoint, _adjoint_rule),
-):
-    _LIBRARY.impl(_name, _kernel, "CPU")
-    register_fake(f"bayrace::{_name}", _fake)
-    register_vmap(f"bayrace::{_name}", over_members(getattr(torch.ops.bayrace, _name).default))
-    differentiable(_LIBRARY, _name, _setup, _rule)
+register(_LIBRARY, "spline", _spline_cpu, _values_fake, _save_spline, _spline_rule)
+register(_LIBRARY, "spline_slope", _slope_cpu, _slope_fake, _save_slope, _slope_rule)
+register(_LIBRARY, "spline_adjoint", _adjoint_cpu, _adjoint_fake, _save_adjoint, _adjoint_rule)

@@ -1,0 +1,69 @@
+"""Readouts: from the features of every layer to energies and the raw noise heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from bayrace.model.layout import QUADRUPOLE_CHANNELS, LayerLayout, head_columns
+from bayrace.model.maps import split
+from bayrace.model.noise import NoiseSpec
+from bayrace.model.spec import RaceSpec
+from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
+from bayrace.nn.irreps import QUADRUPOLE, SCALAR
+from bayrace.nn.linear import linear
+from bayrace.nn.radial import silu
+from bayrace.types import GraphBatch, Heads
+
+
+def readout(
+    noise: NoiseSpec, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor
+) -> Tensor:
+    """Numbers of one layer: energy, scalars of the heads, quadrupoles of the heads (N, H)."""
+    hidden = silu(linear(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
+    scalars = linear(hidden, own["readout.scalars"])
+    quadrupoles = head_columns(noise).quadrupoles
+    if not quadrupoles:
+        return scalars
+    if "readout.quadrupole" not in own:  # this layer cannot reach 2e yet
+        return torch.cat([scalars, scalars.new_zeros(scalars.shape[0], 5 * quadrupoles)], dim=-1)
+    # each quadrupole is a sum of channels gated by the hidden scalars
+    shapes = split(features, layer.outputs)[QUADRUPOLE]
+    channels = linear(shapes, own["readout.quadrupole"])  # (N, 5, G)
+    gates = linear(hidden, own["readout.gates"])
+    gated = (channels * gates.unsqueeze(1)).reshape(
+        -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
+    )
+    summed = gated.sum(-1) * (1 / math.sqrt(QUADRUPOLE_CHANNELS))  # (N, 5, quadrupoles)
+    return torch.cat([scalars, summed.mT.flatten(1)], dim=-1)
+
+
+def heads_of(spec: RaceSpec, readouts: list[Tensor], batch: GraphBatch) -> Heads:
+    """Sum energies and average noise heads over layers; back to eV."""
+    noise = spec.noise
+    atomic = torch.stack([readout[:, 0] for readout in readouts])
+    if spec.activation == "relu":
+        atomic = torch.relu(atomic)
+    # float64 for sums, whatever the network's dtype
+    shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
+    per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
+    energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
+    if noise.kind == "none":
+        return Heads(energy, per_atom, None, None, None)
+    heads = torch.stack(readouts).mean(0)
+    level = math.log(spec.scale)
+    energy_head = heads[:, 1] + 2 * level
+    if noise.kind == "energy":
+        return Heads(energy, per_atom, energy_head, None, None)
+    order = head_columns(noise)
+    forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
+    stress_head = None
+    if noise.stress:
+        zero = heads.new_zeros(batch.structures, STRESS_NUMBERS[noise.covariance])
+        total = zero.index_add(0, batch.owner, heads[:, order.stress])
+        mean = total / batch.atom_counts().unsqueeze(-1)
+        stress_head = shift_log_scale(mean, level, noise.covariance)
+    return Heads(energy, per_atom, energy_head, forces_head, stress_head)
