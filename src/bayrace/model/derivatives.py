@@ -49,14 +49,15 @@ _Derivatives = tuple[Heads, Tensor, Tensor | None]
 
 def _by_tape(model: Model, params: Params, batch: GraphBatch, *, stress: bool) -> _Derivatives:
     """By torch.autograd: the cheaper way by a quarter, where nobody differentiates positions."""
-    differentiable = torch.is_grad_enabled() and any(p.requires_grad for p in params.values())
+    learning = any(value.requires_grad for value in params.values())
+    differentiable = torch.is_grad_enabled() and learning
     with torch.enable_grad():
         positions = batch.positions.detach().requires_grad_()
         moved, inputs = replace(batch, positions=positions), [positions]
         if stress:
             inputs.append(torch.zeros_like(batch.cell, requires_grad=True))
             moved = _strained(moved, inputs[1])
-        if not differentiable:
+        if learning and not differentiable:
             params = {name: value.detach() for name, value in params.items()}
         heads = model.energy(params, moved)
         gradients = torch.autograd.grad(
