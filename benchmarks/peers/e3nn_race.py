@@ -30,7 +30,8 @@ from bayrace.model.layout import race_layout
 from bayrace.model.race import Race
 from bayrace.model.spec import RaceSpec
 from bayrace.nn.irreps import parse_irreps
-from bayrace.nn.radial import bessel_basis, radial_network, silu
+from bayrace.nn.linear import linear
+from bayrace.nn.radial import bessel_basis, silu
 from bayrace.types import GraphBatch, Params
 
 HEADS = 8  # energy, its log-variance, and six numbers of the Cholesky factor
@@ -68,7 +69,10 @@ class Layer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """A^(t) and the heads of its readout."""
         receiver, sender = edges
-        weights = radial_network(list(self.radial), basis)
+        hidden = basis
+        for weight in self.radial[:-1]:
+            hidden = silu(linear(hidden, weight))
+        weights = linear(hidden, self.radial[-1])
         messages = self.convolution(self.up(x)[sender], y, weights)
         total = messages.new_zeros(len(x), messages.shape[1]).index_add(0, receiver, messages)
         product = self.outer(self.down(total / self.norm), one_body)
