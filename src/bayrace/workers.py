@@ -1,9 +1,9 @@
 """Members in processes side by side, each on its own cores.
 
-One thread a member, each on a core of its own, is the fast way on a CPU: eight members of the preset
-small take 0.5 to 0.6 times the time of eight trainings on two cores. One vmapped step of eight takes
-0.8 times the time of eight steps for ethanol and 1.8 times for 3BPA, where the intermediates fall out
-of the cache (benchmarks/members.py).
+One thread a member, each on a core of its own, is the fast way on a CPU: eight members of the
+preset small take 0.5 to 0.6 times the time of eight trainings on two cores. One vmapped step of
+eight takes 0.8 times the time of eight steps for ethanol and 1.8 times for 3BPA, where the
+intermediates fall out of the cache (benchmarks/members.py).
 """
 
 from __future__ import annotations
