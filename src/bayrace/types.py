@@ -6,8 +6,9 @@ Units: eV, Å, eV/Å, eV/Å³. Stress uses ASE's Voigt order (xx, yy, zz, yz, xz
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -89,6 +90,7 @@ class Heads(NamedTuple):
     energy_head: Tensor | None  # (N,) log of eV²
     forces_head: Tensor | None  # (N, 6), meaning set by the covariance form
     stress_head: Tensor | None  # (S, H), meaning set by the covariance form
+    hidden: Tensor | None  # (N, D), atomic_energy = hidden @ last layer + constants of the elements
 
 
 class Outputs(NamedTuple):
@@ -101,6 +103,7 @@ class Outputs(NamedTuple):
     energy_head: Tensor | None  # (N,)
     forces_head: Tensor | None  # (N, 6)
     stress_head: Tensor | None  # (S, H)
+    hidden: Tensor | None  # (N, D), see Heads
 
 
 class LossParts(NamedTuple):
@@ -152,10 +155,63 @@ class Likelihood(Protocol):
 
 
 class Posterior(Protocol):
-    """A distribution over weights."""
+    """A distribution over weights, as predictions use it and as a file stores it."""
+
+    name: ClassVar[str]
+    """Of its file and in the configuration."""
+
+    @property
+    def samples(self) -> int:
+        """How many weight samples a prediction averages over."""
+        ...
 
     def draw(self, samples: int, *, seed: int) -> Params:
         """Weight samples stacked along a leading dimension of length `samples`."""
+        ...
+
+    def tensors(self) -> Params:
+        """Everything it is made of that is a tensor, for the file."""
+        ...
+
+    def options(self) -> dict[str, Any]:
+        """The rest, JSON-able."""
+        ...
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
+        """The posterior that `tensors` and `options` came from."""
+        ...
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """The same on another device or in another precision."""
+        ...
+
+
+class Spread(NamedTuple):
+    """Epistemic variances of a batch in closed form, in the batch's atom order."""
+
+    energy: Tensor  # (S,) eV²
+    forces: Tensor | None  # (N, 3, 3) (eV/Å)²
+    stress: Tensor | None  # (S, 6, 6) (eV/Å³)², Voigt components
+
+
+@runtime_checkable
+class ClosedForm(Protocol):
+    """A posterior whose predictive variances need no samples; its one sample is the mean."""
+
+    def spread(
+        self,
+        model: Model,
+        params: Params,
+        batch: GraphBatch,
+        outputs: Outputs,
+        *,
+        forces: bool,
+        stress: bool,
+    ) -> Spread:
+        """Variances of the predictions `outputs` that `model` makes with the mean `params`."""
         ...
 
 

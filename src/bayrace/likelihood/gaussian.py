@@ -13,9 +13,11 @@ from torch import Tensor
 
 from bayrace.likelihood.mse import SquaredError
 from bayrace.likelihood.weights import atom_weight, present, residual, weighted_mean
-from bayrace.model.noise import Lambdas, NoiseSpec, energy_variance
+from bayrace.model.noise import Lambdas, NoiseSpec, energy_variance, members_variance
 from bayrace.nn.covariance import log_determinant, mahalanobis, to_mandel
 from bayrace.types import GraphBatch, Labels, LossParts, Outputs
+
+_FLOOR = 1e-8  # eV²: members that agree exactly must not make the likelihood infinite
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class GaussianNoise:
     """Negative log-likelihood of energies (NLL_E) or of energies and forces (NLL_JEF).
 
     `noise.kind` decides: "energy" models the energy's noise and takes forces by squared error,
-    "joint" models both. `beta` > 0 weighs every term by σ^(2β) (β-NLL), which keeps well-predicted
+    "joint" models both; "shallow" is "energy" with the spread of members in the noise's place. `beta` > 0 weighs every term by σ^(2β) (β-NLL), which keeps well-predicted
     samples from dominating. In `warmup` the means follow squared errors while the noise heads
     learn from residuals that do not move the means.
     """
@@ -59,7 +61,10 @@ class GaussianNoise:
 
     def _energy(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> Tensor:
         assert outputs.energy_head is not None
-        variance = energy_variance(outputs.energy_head, batch, self.noise.energy)
+        if self.noise.kind == "shallow":
+            variance = members_variance(outputs.energy_head, batch) + _FLOOR
+        else:
+            variance = energy_variance(outputs.energy_head, batch, self.noise.energy)
         error = residual(outputs.energy, labels.energy)
         terms = self._weigh(
             self.lambdas.energy * error.square() / variance + variance.log(), variance.log()

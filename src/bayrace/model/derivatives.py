@@ -36,11 +36,24 @@ def evaluate(
     heads, gradient, virial = differentiate(model, params, batch, stress=stress)
     if virial is None:
         return _outputs(heads, -gradient, None)
+    return _outputs(heads, -gradient, voigt_stress(virial, batch))
+
+
+def strained(batch: GraphBatch, strain: Tensor) -> GraphBatch:
+    """Positions and cells under the symmetric part of a strain, (S, 3, 3)."""
+    symmetric = (strain + strain.mT) / 2
+    moved = torch.einsum("ni,nij->nj", batch.positions, symmetric[batch.owner])
+    return replace(
+        batch, positions=batch.positions + moved, cell=batch.cell + batch.cell @ symmetric
+    )
+
+
+def voigt_stress(virial: Tensor, batch: GraphBatch) -> Tensor:
+    """(1/V) ∂E/∂strain (S, 6) from ∂E/∂strain (S, 3, 3); nan where not fully periodic."""
     missing = batch.volume.isnan()
     volume = torch.where(missing, torch.ones_like(batch.volume), batch.volume)  # nan * 0 is nan
     tensor = (virial / volume[:, None, None])[:, _ROW, _COLUMN]
-    nowhere = torch.full_like(tensor, torch.nan)
-    return _outputs(heads, -gradient, torch.where(missing[:, None], nowhere, tensor))
+    return torch.where(missing[:, None], torch.full_like(tensor, torch.nan), tensor)
 
 
 _Derivatives = tuple[Heads, Tensor, Tensor | None]
@@ -56,7 +69,7 @@ def _by_tape(model: Model, params: Params, batch: GraphBatch, *, stress: bool) -
         moved, inputs = replace(batch, positions=positions), [positions]
         if stress:
             inputs.append(torch.zeros_like(batch.cell, requires_grad=True))
-            moved = _strained(moved, inputs[1])
+            moved = strained(moved, inputs[1])
         if learning and not differentiable:
             params = {name: value.detach() for name, value in params.items()}
         heads = model.energy(params, moved)
@@ -75,7 +88,7 @@ def _by_transform(model: Model, params: Params, batch: GraphBatch, *, stress: bo
 
     def energy(positions: Tensor, strain: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         moved = replace(batch, positions=positions)
-        heads = model.energy(params, moved if strain is None else _strained(moved, strain))
+        heads = model.energy(params, moved if strain is None else strained(moved, strain))
         return heads.energy.sum(), _present(heads)
 
     if not stress:
@@ -87,16 +100,7 @@ def _by_transform(model: Model, params: Params, batch: GraphBatch, *, stress: bo
     return _ABSENT._replace(**present), gradient, virial
 
 
-def _strained(batch: GraphBatch, strain: Tensor) -> GraphBatch:
-    """Positions and cells under the symmetric part of a strain, (S, 3, 3)."""
-    symmetric = (strain + strain.mT) / 2
-    moved = torch.einsum("ni,nij->nj", batch.positions, symmetric[batch.owner])
-    return replace(
-        batch, positions=batch.positions + moved, cell=batch.cell + batch.cell @ symmetric
-    )
-
-
-_ABSENT = Heads(torch.empty(0), torch.empty(0), None, None, None)
+_ABSENT = Heads(torch.empty(0), torch.empty(0), None, None, None, None)
 
 
 def _present(heads: Heads) -> dict[str, Tensor]:
@@ -113,4 +117,5 @@ def _outputs(heads: Heads, forces: Tensor, stress: Tensor | None) -> Outputs:
         energy_head=heads.energy_head,
         forces_head=heads.forces_head,
         stress_head=heads.stress_head,
+        hidden=heads.hidden,
     )

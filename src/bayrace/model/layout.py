@@ -50,6 +50,7 @@ class HeadColumns:
     """Where the readout's numbers stand: energy, energy noise, forces noise, stress noise."""
 
     scalars: int  # columns of invariants; column 0 is the energy, 1 its log-variance
+    # (shallow: the others are members' deviations from the energy)
     quadrupoles: int  # 2e irreps, five columns each, behind the invariants
     forces: tuple[int, ...]
     stress: tuple[int, ...]
@@ -58,7 +59,8 @@ class HeadColumns:
 def head_columns(noise: NoiseSpec) -> HeadColumns:
     """Columns of the readout for a kind of noise."""
     if noise.kind != "joint":
-        return HeadColumns({"none": 1, "energy": 2}[noise.kind], 0, (), ())
+        scalars = {"none": 1, "energy": 2, "shallow": 1 + noise.members}[noise.kind]
+        return HeadColumns(scalars, 0, (), ())
     if noise.covariance == "cholesky":
         forces = tuple(range(2, 2 + FORCES_NUMBERS))
         stress = tuple(range(8, 8 + STRESS_NUMBERS["cholesky"])) if noise.stress else ()

@@ -27,10 +27,18 @@ EnergyNoise = Literal["extensive", "mean_log"]
 class NoiseSpec:
     """Which noise a model predicts, and how."""
 
-    kind: Literal["none", "energy", "joint"]  # heads for MSE, NLL_E, NLL_JEF
+    kind: Literal["none", "energy", "joint", "shallow"]  # for MSE, NLL_E, NLL_JEF, members
     energy: EnergyNoise
     covariance: CovarianceForm
     stress: bool
+    members: int = 0  # shallow: deviations from the energy whose spread is our ignorance
+
+    def __post_init__(self) -> None:
+        if (self.kind == "shallow") != (self.members > 0) or self.members == 1:
+            raise ValueError(
+                f"kind={self.kind!r} with members={self.members}: a shallow ensemble has at least "
+                "2 members, every other kind 0"
+            )
 
 
 NO_NOISE = NoiseSpec(kind="none", energy="extensive", covariance="equivariant", stress=False)
@@ -56,6 +64,8 @@ class Noise(NamedTuple):
 def noise(outputs: Outputs, batch: GraphBatch, spec: NoiseSpec, lambdas: Lambdas) -> Noise:
     """Calibrated noise of one weight sample."""
     energy = forces = stress = None
+    if spec.kind == "shallow":  # no noise: what members say differently is ignorance
+        return Noise(None, None, None)
     if outputs.energy_head is not None:
         energy = energy_variance(outputs.energy_head, batch, spec.energy) / lambdas.energy
     if outputs.forces_head is not None:
@@ -64,6 +74,12 @@ def noise(outputs: Outputs, batch: GraphBatch, spec: NoiseSpec, lambdas: Lambdas
         mandel = covariance(outputs.stress_head, spec.covariance)
         stress = covariance_from_mandel(mandel) / lambdas.stress
     return Noise(energy, forces, stress)
+
+
+def members_variance(head: Tensor, batch: GraphBatch) -> Tensor:
+    """Raw variance over members of the energy from per-atom deviations (N, M): (S,) eV²."""
+    zero = head.new_zeros(batch.structures, head.shape[-1])
+    return zero.index_add(0, batch.owner, head).var(-1, correction=0)
 
 
 def energy_variance(head: Tensor, batch: GraphBatch, form: EnergyNoise) -> Tensor:

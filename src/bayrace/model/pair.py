@@ -65,7 +65,16 @@ class PairModel:
             energy_head=self._energy_head(params, batch),
             forces_head=self._forces_head(params, batch),
             stress_head=None,
+            hidden=features.flatten(1),
         )
+
+    def last_layer(self, params: Params) -> Tensor:
+        """All weights, (pairs · functions,): the model is nothing but a last layer."""
+        return params["weights"].flatten()
+
+    def with_last_layer(self, params: Params, weights: Tensor) -> Params:
+        """The same parameters but for the weights."""
+        return {**params, "weights": weights.reshape(params["weights"].shape)}
 
     def features(self, batch: GraphBatch) -> Tensor:
         """Derivative of each atom's energy by the weights: (N, pairs, functions)."""

@@ -21,7 +21,7 @@ from bayrace.model.layout import LayerLayout, parameter_shapes, race_layout
 from bayrace.model.maps import join, layer_maps, select, split
 from bayrace.model.noise import NoiseSpec
 from bayrace.model.radial import TABLE, Radial
-from bayrace.model.readout import heads_of, readout
+from bayrace.model.readout import Readout, heads_of, readout
 from bayrace.model.spec import RaceSpec
 from bayrace.nn import convolution, mixing, products, splines
 from bayrace.nn.convolution import convolve
@@ -33,6 +33,7 @@ from bayrace.nn.products import square
 from bayrace.nn.radial import silu
 from bayrace.types import GraphBatch, Heads, Params
 
+_SCALARS = "readout.scalars"  # of a layer: weights of the energy (column 0) and invariant heads
 NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
 
 
@@ -100,7 +101,7 @@ class Race:
             for name, shape in self.shapes.items()
         }
         for name, value in drawn.items():
-            if name.endswith("readout.scalars"):
+            if name.endswith(_SCALARS):
                 value[:, 1:] *= NOISE_GAIN  # all columns but the energy belong to noise heads
         return {name: value.to(dtype=dtype, device=device) for name, value in drawn.items()}
 
@@ -110,12 +111,33 @@ class Race:
         one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
         known = Known(params["embedding"], one_body, geometry, batch)
         features: Tensor | None = None
-        readouts: list[Tensor] = []
+        readouts: list[Readout] = []
         for layer in self.layout:
             own = _scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
             readouts.append(readout(self.spec.noise, layer, own, features))
         return heads_of(self.spec, readouts, batch)
+
+    def last_layer(self, params: Params) -> Tensor:
+        """The weights that energies are linear in, (D,): Heads.hidden @ these, and constants."""
+        self._refuse_activation()
+        return torch.cat([params[f"{layer.name}.{_SCALARS}"][:, 0] for layer in self.layout])
+
+    def with_last_layer(self, params: Params, weights: Tensor) -> Params:
+        """The same parameters with other weights (D,) there."""
+        self._refuse_activation()
+        changed = dict(params)
+        for layer, own in zip(self.layout, weights.chunk(len(self.layout)), strict=True):
+            name = f"{layer.name}.{_SCALARS}"
+            changed[name] = torch.cat([own.unsqueeze(-1), params[name][:, 1:]], dim=-1)
+        return changed
+
+    def _refuse_activation(self) -> None:
+        if self.spec.activation != "identity":
+            raise ValueError(
+                f"activation={self.spec.activation!r}: energies are not linear in a last layer; "
+                "use an ensemble or SWAG for its uncertainty, or activation: identity"
+            )
 
     def fold(self, params: Params) -> Params:
         """The same network with everything multiplied out that does not depend on positions.
@@ -279,6 +301,6 @@ def _scoped(params: Params, name: str) -> dict[str, Tensor]:
 def _gain(name: str) -> float:
     """Initial standard deviation of a parameter: features and energies start of order 1."""
     part = name.removeprefix(name.split(".")[0] + ".")
-    gains = {"product": 0.5, "skip": 0.7, "contract": 0.2, "readout.scalars": 0.3}
+    gains = {"product": 0.5, "skip": 0.7, "contract": 0.2, _SCALARS: 0.3}
     gains["readout.gates"] = NOISE_GAIN
     return next((gain for prefix, gain in gains.items() if part.startswith(prefix)), 1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,17 +20,25 @@ from bayrace.nn.radial import silu
 from bayrace.types import GraphBatch, Heads
 
 
+class Readout(NamedTuple):
+    """What one layer says."""
+
+    numbers: Tensor  # (N, H): energy, scalars of the heads, quadrupoles of the heads
+    hidden: Tensor  # (N, K), what the scalars are linear in
+
+
 def readout(
     noise: NoiseSpec, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor
-) -> Tensor:
-    """Numbers of one layer: energy, scalars of the heads, quadrupoles of the heads (N, H)."""
+) -> Readout:
+    """The numbers of one layer, from its features (N, width)."""
     hidden = silu(linear(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
     scalars = linear(hidden, own["readout.scalars"])
     quadrupoles = head_columns(noise).quadrupoles
     if not quadrupoles:
-        return scalars
+        return Readout(scalars, hidden)
     if "readout.quadrupole" not in own:  # this layer cannot reach 2e yet
-        return torch.cat([scalars, scalars.new_zeros(scalars.shape[0], 5 * quadrupoles)], dim=-1)
+        nothing = scalars.new_zeros(scalars.shape[0], 5 * quadrupoles)
+        return Readout(torch.cat([scalars, nothing], dim=-1), hidden)
     # each quadrupole is a sum of channels gated by the hidden scalars
     shapes = split(features, layer.outputs)[QUADRUPOLE]
     channels = linear(shapes, own["readout.quadrupole"])  # (N, 5, G)
@@ -38,13 +47,15 @@ def readout(
         -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
     )
     summed = gated.sum(-1) * (1 / math.sqrt(QUADRUPOLE_CHANNELS))  # (N, 5, quadrupoles)
-    return torch.cat([scalars, summed.mT.flatten(1)], dim=-1)
+    return Readout(torch.cat([scalars, summed.mT.flatten(1)], dim=-1), hidden)
 
 
-def heads_of(spec: RaceSpec, readouts: list[Tensor], batch: GraphBatch) -> Heads:
+def heads_of(spec: RaceSpec, readouts: list[Readout], batch: GraphBatch) -> Heads:
     """Sum energies and average noise heads over layers; back to eV."""
     noise = spec.noise
-    atomic = torch.stack([readout[:, 0] for readout in readouts])
+    numbers = torch.stack([readout.numbers for readout in readouts])  # (T, N, H)
+    hidden = _last_hidden(spec, [readout.hidden for readout in readouts])
+    atomic = numbers[:, :, 0]
     if spec.activation == "relu":
         atomic = torch.relu(atomic)
     # float64 for sums, whatever the network's dtype
@@ -52,12 +63,15 @@ def heads_of(spec: RaceSpec, readouts: list[Tensor], batch: GraphBatch) -> Heads
     per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
     energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
     if noise.kind == "none":
-        return Heads(energy, per_atom, None, None, None)
-    heads = torch.stack(readouts).mean(0)
+        return Heads(energy, per_atom, None, None, None, hidden)
+    if noise.kind == "shallow":
+        members = numbers[:, :, 1:].sum(0) * spec.scale  # energies beyond that of column 0
+        return Heads(energy, per_atom, members, None, None, hidden)
+    heads = numbers.mean(0)
     level = math.log(spec.scale)
     energy_head = heads[:, 1] + 2 * level
     if noise.kind == "energy":
-        return Heads(energy, per_atom, energy_head, None, None)
+        return Heads(energy, per_atom, energy_head, None, None, hidden)
     order = head_columns(noise)
     forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
     stress_head = None
@@ -66,4 +80,12 @@ def heads_of(spec: RaceSpec, readouts: list[Tensor], batch: GraphBatch) -> Heads
         total = zero.index_add(0, batch.owner, heads[:, order.stress])
         mean = total / batch.atom_counts().unsqueeze(-1)
         stress_head = shift_log_scale(mean, level, noise.covariance)
-    return Heads(energy, per_atom, energy_head, forces_head, stress_head)
+    return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden)
+
+
+def _last_hidden(spec: RaceSpec, hidden: list[Tensor]) -> Tensor | None:
+    """All that the energy is linear in, (N, Σ K), scaled so that the weights are the bare ones."""
+    if spec.activation != "identity":
+        return None
+    factor = spec.scale / math.sqrt(spec.readout_hidden)
+    return torch.cat(hidden, dim=-1) * factor
