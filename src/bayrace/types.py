@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
@@ -216,16 +217,54 @@ class ClosedForm(Protocol):
 
 
 @dataclass(frozen=True)
+class Shape:
+    """A piecewise-linear CDF of the standardised error z = (label - mean) / σ, from 0 to 1.
+
+    Stands for the Gaussian's where a recalibration found another distribution.
+    """
+
+    z: tuple[float, ...]  # strictly ascending
+    p: tuple[float, ...]  # strictly ascending from 0 to 1, of the same length
+
+    def __post_init__(self) -> None:
+        """Refuse what is no distribution function."""
+        rising = all(a < b for values in (self.z, self.p) for a, b in pairwise(values))
+        if len(self.z) != len(self.p) or len(self.z) < 2 or not rising:
+            raise ValueError(
+                f"{len(self.z)} z and {len(self.p)} p: a shape needs two ascending sequences of "
+                "equal length, at least 2"
+            )
+        if self.p[0] != 0.0 or self.p[-1] != 1.0:
+            raise ValueError(f"p runs from {self.p[0]} to {self.p[-1]}; it must be from 0 to 1")
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether z and -z are distributed alike."""
+        odd = (abs(a + b) <= 1e-9 for a, b in zip(self.z, reversed(self.z), strict=True))
+        even = (abs(a + b - 1) <= 1e-9 for a, b in zip(self.p, reversed(self.p), strict=True))
+        return all(odd) and all(even)
+
+    def cdf(self, z: Tensor) -> Tensor:
+        """Probability of a standardised error below z, of any shape; nan stays nan."""
+        return _interpolate(z, self.z, self.p)
+
+    def quantile(self, p: Tensor) -> Tensor:
+        """The standardised error that is exceeded with probability 1 - p."""
+        return _interpolate(p, self.p, self.z)
+
+
+@dataclass(frozen=True)
 class Uncertain:
     """A mean with the variance of its noise and of our ignorance.
 
     For a scalar the two are variances of the mean's shape; for a vector of length d they are
-    (..., d, d) covariances.
+    (..., d, d) covariances. Errors of each component are Gaussian unless `shape` says otherwise.
     """
 
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
+    shape: Shape | None = None
 
     @property
     def total(self) -> Tensor:
@@ -236,6 +275,28 @@ class Uncertain:
     def std(self) -> Tensor:
         """Standard deviation of each component, of the mean's shape."""
         return standard_deviation(self.total, like=self.mean)
+
+    def pit(self, label: Tensor) -> Tensor:
+        """Probability given to values below the label, of the mean's shape; nan without a label.
+
+        Uniform in 0..1 where the prediction is calibrated. Where σ is 0 it is 0, ½ or 1.
+        """
+        error = label - self.mean
+        z = torch.where(error == 0, error, error / self.std)
+        return torch.special.ndtr(z) if self.shape is None else self.shape.cdf(z)
+
+    def interval(self, level: float) -> tuple[Tensor, Tensor]:
+        """Lower and upper end of the central interval that holds the label with this probability.
+
+        Each is of the mean's shape.
+        """
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level={level}: an interval's probability is between 0 and 1")
+        ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+        z = torch.special.ndtri(ends) if self.shape is None else self.shape.quantile(ends)
+        low, high = z.tolist()
+        std = self.std
+        return self.mean + low * std, self.mean + high * std
 
 
 @dataclass(frozen=True)
@@ -254,3 +315,14 @@ def standard_deviation(variance: Tensor, *, like: Tensor) -> Tensor:
     if variance.shape == like.shape:
         return variance.sqrt()
     return variance.diagonal(dim1=-2, dim2=-1).sqrt()
+
+
+def _interpolate(x: Tensor, knots: tuple[float, ...], values: tuple[float, ...]) -> Tensor:
+    """Piecewise-linear in x, constant beyond the outermost knots."""
+    at = torch.tensor(knots, dtype=x.dtype, device=x.device)
+    value = torch.tensor(values, dtype=x.dtype, device=x.device)
+    inside = x.clamp(knots[0], knots[-1])
+    right = torch.searchsorted(at, inside.contiguous()).clamp(1, len(knots) - 1)
+    left = right - 1
+    fraction = (inside - at[left]) / (at[right] - at[left])
+    return torch.lerp(value[left], value[right], fraction)

@@ -1,0 +1,1 @@
+"""Recalibration: make predicted uncertainties agree with the errors seen on validation data."""

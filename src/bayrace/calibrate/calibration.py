@@ -1,0 +1,144 @@
+"""A fitted calibration: what it does to a prediction, and how a file stores it.
+
+Means never move, so forces stay the derivative of the energy. Variances are multiplied by factor²,
+the aleatoric and the epistemic part alike, and the Gaussian may give way to another shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bayrace.types import Prediction, Shape, Uncertain
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What one quantity's predicted distribution is changed to."""
+
+    factor: float  # σ is multiplied by it
+    count: int  # errors it was fitted to
+    shape: Shape | None = None  # of the errors divided by the new σ; None is Gaussian
+    by_element: Mapping[int, float] = field(default_factory=dict)  # factors of forces, first choice
+
+    def __post_init__(self) -> None:
+        """Refuse factors that make no standard deviation."""
+        for factor in (self.factor, *self.by_element.values()):
+            if not (math.isfinite(factor) and factor > 0):
+                raise ValueError(f"factor {factor} of σ is not positive; calibrate on more frames")
+
+    def apply(self, value: Uncertain, numbers: Tensor | None = None) -> Uncertain:
+        """The same means with other variances; `numbers` (N,) where factors go by element."""
+        if value.shape is not None:
+            raise ValueError("this prediction is calibrated already; calibrate the raw one")
+        square = self._squares(numbers, value.mean) if self.by_element else self.factor**2
+        return replace(
+            value,
+            aleatoric=value.aleatoric * square,
+            epistemic=value.epistemic * square,
+            shape=self.shape,
+        )
+
+    def factors(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The factor of each atom, (N,)."""
+        return np.array([self.by_element.get(int(z), self.factor) for z in numbers])
+
+    def _squares(self, numbers: Tensor | None, mean: Tensor) -> Tensor:
+        if numbers is None:
+            raise ValueError("factors by element need the atomic numbers of the atoms")
+        factors = self.factors(numbers.numpy(force=True))
+        return torch.as_tensor(factors**2, dtype=mean.dtype, device=mean.device)[:, None, None]
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able mapping."""
+        shape = None if self.shape is None else {"z": list(self.shape.z), "p": list(self.shape.p)}
+        elements = {str(z): factor for z, factor in sorted(self.by_element.items())}
+        return {
+            "factor": self.factor,
+            "count": self.count,
+            "shape": shape,
+            "by_element": elements,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Recalibration:
+        """The inverse of `to_json`."""
+        shape = content["shape"]
+        return cls(
+            factor=float(content["factor"]),
+            count=int(content["count"]),
+            shape=None if shape is None else Shape(tuple(shape["z"]), tuple(shape["p"])),
+            by_element={int(z): float(factor) for z, factor in content["by_element"].items()},
+        )
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A recalibration of each quantity; None leaves the quantity as it is."""
+
+    method: str
+    energy: Recalibration | None
+    forces: Recalibration | None
+    stress: Recalibration | None
+    frames: int  # how many it was fitted to
+    fingerprint: str  # SHA-256 of those frames
+
+    def __post_init__(self) -> None:
+        """Refuse skewed distributions of vectors, which would not turn with the structure."""
+        for name in ("forces", "stress"):
+            fitted: Recalibration | None = getattr(self, name)
+            if fitted is not None and fitted.shape is not None and not fitted.shape.symmetric:
+                raise ValueError(f"the shape of the {name} is skewed; fit a symmetric one")
+
+    def apply(
+        self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None = None
+    ) -> Prediction:
+        """The calibrated prediction; `numbers` (N,) are the atomic numbers in its order."""
+        atoms = None if numbers is None else torch.as_tensor(numbers)
+        stress = prediction.stress
+        return replace(
+            prediction,
+            energy=_applied(self.energy, prediction.energy),
+            forces=_applied(self.forces, prediction.forces, atoms),
+            stress=None if stress is None else _applied(self.stress, stress),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-able mapping."""
+        fitted = {name: getattr(self, name) for name in _QUANTITIES}
+        return {
+            "method": self.method,
+            **{name: None if each is None else each.to_json() for name, each in fitted.items()},
+            "frames": self.frames,
+            "fingerprint": self.fingerprint,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Calibration:
+        """The inverse of `to_json`."""
+        fitted = {
+            name: None if content[name] is None else Recalibration.from_json(content[name])
+            for name in _QUANTITIES
+        }
+        return cls(
+            method=str(content["method"]),
+            **fitted,
+            frames=int(content["frames"]),
+            fingerprint=str(content["fingerprint"]),
+        )
+
+
+_QUANTITIES = ("energy", "forces", "stress")
+
+
+def _applied(
+    fitted: Recalibration | None, value: Uncertain, numbers: Tensor | None = None
+) -> Uncertain:
+    return value if fitted is None else fitted.apply(value, numbers)
