@@ -70,15 +70,18 @@ def fit(
     observer: Callable[[Event], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
     initial: Params | None = None,
+    after_epoch: Callable[[int, Params], None] = lambda *_: None,
 ) -> FitResult:
     """Train `model`, writing last.ckpt, best.ckpt and history.jsonl into `folder`.
 
     `likelihood_at(epoch)`, epochs from 0, gives the loss; where it changes (by ==), the search for
     the best parameters starts anew. `initial` replaces the model's own initial parameters. `stop`
     is asked before each step; True ends the run, saved. `resume` continues the run in `folder`.
+    `after_epoch(epoch, params)`, epochs from 1, sees the parameters themselves, not their average;
+    a resumed run calls it again, with the same parameters, for epochs its checkpoint lacks.
     """
     task = Task(model, likelihood_at, train, valid, settings, Path(folder))
-    run = _Run(task, observer=observer, stop=stop)
+    run = _Run(task, observer=observer, stop=stop, after_epoch=after_epoch)
     run.prepare(resume=resume, initial=initial)
     reason = run.loop()
     run.finish(reason)
@@ -94,9 +97,14 @@ class _Run:
     state: TrainState
 
     def __init__(
-        self, task: Task, *, observer: Callable[[Event], None], stop: Callable[[], bool]
+        self,
+        task: Task,
+        *,
+        observer: Callable[[Event], None],
+        stop: Callable[[], bool],
+        after_epoch: Callable[[int, Params], None],
     ) -> None:
-        self.task, self.observer, self.stop = task, observer, stop
+        self.task, self.observer, self.stop, self.after_epoch = task, observer, stop, after_epoch
         self.identity = task.identity()
         self.started = self.saved = time.monotonic()
         self.first_step, self.first_elapsed = 0, 0.0  # of this part of the run
@@ -160,6 +168,7 @@ class _Run:
         valid = finished % settings.valid_every == 0 or finished == settings.max_epochs
         self.record(valid=valid)
         counters.epoch, counters.batch, counters.totals = finished, 0, {}
+        self.after_epoch(finished, self.state.params)  # before the checkpoint: never left out
         if valid or self.checkpoint_due():
             self.save()
         return None
@@ -175,25 +184,31 @@ class _Run:
         """One optimiser step; returns the next batch, collated while a GPU would be busy."""
         task, state, counters = self.task, self.state, self.state.counters
         indices, batch, labels = item
-        outputs = evaluate(task.model, state.params, batch, stress=task.settings.stress)
-        loss = likelihood.loss(outputs, labels, batch)
-        grads = torch.autograd.grad(
-            loss.total, tuple(state.params.values()), materialize_grads=True
+        settings = task.settings
+        trial, noise = optim.trial(
+            settings.optimiser,
+            state.params,
+            state.optimiser,
+            seed=settings.seed,
+            step=counters.step,
         )
-        limit = task.settings.clip
+        outputs = evaluate(task.model, trial, batch, stress=settings.stress)
+        loss = likelihood.loss(outputs, labels, batch)
+        grads = torch.autograd.grad(loss.total, tuple(trial.values()), materialize_grads=True)
+        limit = settings.clip
         norm = optim.global_norm(grads) if limit is None else optim.clip(grads, maximum=limit)
         upcoming = next(batches, None)
         values = torch.stack([loss.total, norm, *loss.parts.values()]).tolist()  # the one wait
         named = dict(zip(("loss", "gradient_norm", *loss.parts), values, strict=True))
         if not (math.isfinite(values[0]) and math.isfinite(values[1])):
             raise diverged(task, state, named, dataset=task.train, indices=indices, lr=self.lr)
-        self.update(grads)
+        self.update(grads, noise)
         for name, value in named.items():
             counters.totals[name] = counters.totals.get(name, 0.0) + value
         self.observer(self.step_event(named))
         return upcoming
 
-    def update(self, grads: tuple[torch.Tensor, ...]) -> None:
+    def update(self, grads: tuple[torch.Tensor, ...], noise: Params | None) -> None:
         """Move the parameters and their average."""
         settings, state, counters = self.task.settings, self.state, self.state.counters
         done = progress(
@@ -206,7 +221,9 @@ class _Run:
         self.lr = learning_rate(
             settings.schedule, state.schedule, peak=peak, step=counters.step, progress=done
         )
-        optim.step(settings.optimiser, state.params, grads, state.optimiser, lr=self.lr)
+        optim.step(
+            settings.optimiser, state.params, grads, state.optimiser, lr=self.lr, noise=noise
+        )
         if settings.ema is not None and state.average is not None:
             optim.update_average(
                 state.average, state.params, decay=settings.ema, count=counters.step

@@ -1,5 +1,6 @@
 """Optimisers on plain dictionaries of tensors: AMSGrad (Reddi 2018), AdamW (Loshchilov 2019), EMA.
 
+IVON, which has a file of its own, goes through the same three functions: init, trial and step.
 Nothing is hidden: the state of an optimiser is a dictionary of tensors that a checkpoint can hold.
 Updates are in place and use torch's fused and multi-tensor kernels, so that a hundred small tensors
 cost a fraction of a millisecond.
@@ -14,6 +15,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayrace.train import ivon
+from bayrace.train.ivon import IvonSettings
 from bayrace.types import Params
 
 OptimiserState = dict[str, Tensor]
@@ -45,8 +48,13 @@ class OptimiserSettings:
             )
 
 
-def init(settings: OptimiserSettings, params: Params) -> OptimiserState:
+Optimiser = OptimiserSettings | IvonSettings
+
+
+def init(settings: Optimiser, params: Params) -> OptimiserState:
     """The state before the first step: zero moments of the parameters' shapes."""
+    if isinstance(settings, IvonSettings):
+        return ivon.init(settings, params)
     slots = ("mean", "square", "maximum") if settings.name == "amsgrad" else ("mean", "square")
     state = {
         f"{slot}/{name}": torch.zeros_like(value, requires_grad=False)
@@ -57,16 +65,30 @@ def init(settings: OptimiserSettings, params: Params) -> OptimiserState:
     return state
 
 
+def trial(
+    settings: Optimiser, params: Params, state: OptimiserState, *, seed: int, step: int
+) -> tuple[Params, Params | None]:
+    """Where to take the gradient of a step, and for IVON the noise that `step` wants to see."""
+    if isinstance(settings, IvonSettings):
+        return ivon.perturb(settings, params, state, seed=seed, step=step)
+    return params, None
+
+
 @torch.no_grad()
 def step(
-    settings: OptimiserSettings,
+    settings: Optimiser,
     params: Params,
     grads: Sequence[Tensor],
     state: OptimiserState,
     *,
     lr: float,
+    noise: Params | None = None,
 ) -> None:
     """Update `params` and `state` in place; `grads` follow the order of `params`."""
+    if isinstance(settings, IvonSettings):
+        assert noise is not None
+        ivon.update(settings, params, grads, state, noise, lr=lr)
+        return
     count = int(state["count"].add_(1))
     values = list(params.values())
     amsgrad = settings.name == "amsgrad"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from bayrace.train.monitors import MONITORS
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.optim import Optimiser
 from bayrace.train.schedule import Schedule
 
 _FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device"})
@@ -18,7 +18,7 @@ _FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device"})
 class TrainSettings:
     """One training run. A resumed run may change its lengths, checkpoint interval and device."""
 
-    optimiser: OptimiserSettings
+    optimiser: Optimiser
     schedule: Schedule
     batch_size: int  # structures
     edge_budget: int | None  # mean edges of a training batch, which then replaces batch_size

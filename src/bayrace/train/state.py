@@ -100,6 +100,12 @@ def load_best(folder: Path, *, device: str) -> tuple[Params, dict[str, Any]]:
     return {name: value.to(device) for name, value in tensors.items()}, content
 
 
+def load_last(folder: Path) -> tuple[Params, OptimiserState]:
+    """Parameters (not their average) and optimiser of last.ckpt, on the CPU."""
+    tensors, _ = checkpoint.load(folder / checkpoint.LAST)
+    return _group(tensors, "params"), _group(tensors, "optimiser")
+
+
 def restore(
     folder: Path, settings: TrainSettings, params: Params, identity: dict[str, Any]
 ) -> TrainState:
@@ -148,11 +154,7 @@ def read_history(folder: Path) -> tuple[dict[str, Any], ...]:
 
 @torch.no_grad()
 def _fill(path: Path, tensors: dict[str, Tensor], group: str, target: dict[str, Tensor]) -> None:
-    stored = {
-        name.removeprefix(f"{group}/"): value
-        for name, value in tensors.items()
-        if name.startswith(f"{group}/")
-    }
+    stored = _group(tensors, group)
     if stored.keys() != target.keys():
         odd = sorted(stored.keys() ^ target.keys())
         raise CheckpointError(
@@ -167,6 +169,12 @@ def _fill(path: Path, tensors: dict[str, Tensor], group: str, target: dict[str, 
                 "resume with the configuration of the run"
             )
         value.copy_(stored[name])
+
+
+def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
+    """The tensors of one group, under their own names."""
+    mark = f"{group}/"
+    return {k.removeprefix(mark): v for k, v in tensors.items() if k.startswith(mark)}
 
 
 def _refuse_other_run(path: Path, stored: dict[str, Any], given: dict[str, Any]) -> None:
