@@ -210,4 +210,5 @@ def _join(parts: Sequence[Uncertain]) -> Uncertain:
         torch.cat([part.mean for part in parts]),
         torch.cat([part.aleatoric for part in parts]),
         torch.cat([part.epistemic for part in parts]),
+        parts[0].shape,
     )
