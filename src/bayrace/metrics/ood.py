@@ -1,0 +1,58 @@
+"""Telling known structures from unknown ones by one number each: scores, AUROC and AUPR."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+Array = NDArray[np.float64]
+
+
+def structure_scores(
+    atoms: NDArray[np.int64],
+    energy: dict[str, Array],
+    forces: dict[str, Array],
+) -> dict[str, Array]:
+    """Scores (S,) of S structures from their σ, by name.
+
+    `energy` holds σ of the energy (S,), `forces` σ of the components (N, 3), each by its kind
+    ("total", "epistemic"). The energy's is divided by the root of the number of atoms, as the σ of
+    independent atoms grows with it. A force has the σ √(tr Σ / 3), which rotations do not change.
+    """
+    first = np.concatenate([[0], np.cumsum(atoms)[:-1]])
+    scores = {f"energy_{kind}": std / np.sqrt(atoms) for kind, std in energy.items()}
+    for kind, std in forces.items():
+        each = np.sqrt(np.mean(std**2, axis=1))
+        scores[f"forces_mean_{kind}"] = np.add.reduceat(each, first) / atoms
+        scores[f"forces_max_{kind}"] = np.maximum.reduceat(each, first)
+    return scores
+
+
+def auroc(known: Array, unknown: Array) -> float:
+    """Chance that an unknown structure scores higher than a known one; ties count half."""
+    _check(known, unknown)
+    ranks = stats.rankdata(np.concatenate([known, unknown]))
+    above = float(ranks[known.size :].sum()) - unknown.size * (unknown.size + 1) / 2
+    return above / (known.size * unknown.size)
+
+
+def aupr(known: Array, unknown: Array) -> float:
+    """Area under the precision-recall curve with the unknown as positives: average precision.
+
+    Without any skill it is the fraction of unknown structures.
+    """
+    _check(known, unknown)
+    values, place = np.unique(np.concatenate([known, unknown]), return_inverse=True)
+    positive = np.bincount(place[known.size :], minlength=values.size)[::-1]
+    everything = np.bincount(place, minlength=values.size)[::-1]
+    precision = np.cumsum(positive) / np.cumsum(everything)
+    return float(np.sum(precision * positive) / unknown.size)
+
+
+def _check(known: Array, unknown: Array) -> None:
+    for name, scores in (("known", known), ("unknown", unknown)):
+        if scores.size == 0:
+            raise ValueError(f"no {name} structures; give at least one of each")
+        if np.isnan(scores).any():
+            raise ValueError(f"{int(np.isnan(scores).sum())} scores of {name} structures are nan")
