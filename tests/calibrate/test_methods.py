@@ -1,0 +1,205 @@
+"""Every method on errors whose distribution is known: fitted on one half, judged on the other."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from bayrace.calibrate import conformal, isotonic, scale
+from bayrace.calibrate.calibration import Recalibration
+from bayrace.metrics.calibration import (
+    calibration_error,
+    central_mass,
+    coverage,
+    ellipsoid_mass,
+)
+from bayrace.metrics.scoring import mahalanobis
+from bayrace.types import Uncertain
+
+COUNT = 20_000
+NOISE = 1.17 * (2 / COUNT + 2 / COUNT)
+"""What CE exceeds once in a thousand for a fit on one half and a perfect match on the other.
+
+CE is the Cramér-von Mises statistic of two samples, ω²·(1/n + 1/m), and P(ω² > 1.17) = 0.001.
+"""
+
+
+def standard_errors(kind: str, count: int, *, seed: int = 0) -> np.ndarray:
+    """Errors of mean 0 and variance 1."""
+    generator = np.random.default_rng(seed)
+    if kind == "gaussian":
+        return generator.normal(size=count)
+    if kind == "skewed":
+        return generator.exponential(size=count) - 1
+    return generator.standard_t(4, size=count) / math.sqrt(2)  # heavy tails
+
+
+def judged(z: np.ndarray, fitted: Recalibration | None) -> float:
+    """Calibration error of errors z in units of the predicted σ, after a recalibration."""
+    zeros = torch.zeros(z.size, dtype=torch.float64)
+    value = Uncertain(zeros, torch.full_like(zeros, 0.75), torch.full_like(zeros, 0.25))
+    if fitted is not None:
+        value = fitted.apply(value)
+    return calibration_error(central_mass(value.pit(torch.from_numpy(z)).numpy()))
+
+
+def halves(kind: str, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+    """Errors in units of a predicted σ that is `ratio` times the right one."""
+    z = standard_errors(kind, COUNT) / ratio
+    return z[: COUNT // 2], z[COUNT // 2 :]
+
+
+FITS = {
+    "scale": scale.fit,
+    "isotonic": lambda z: isotonic.fit(z, symmetric=False),
+    "isotonic symmetric": lambda z: isotonic.fit(z, symmetric=True),
+    "conformal": conformal.fit,
+}
+
+
+@pytest.mark.parametrize("method", FITS)
+@pytest.mark.parametrize("ratio", [3.0, 1 / 3])
+def test_wrong_sigma_of_gaussian_errors(method: str, ratio: float) -> None:
+    seen, unseen = halves("gaussian", ratio)
+    before, after = judged(unseen, None), judged(unseen, FITS[method](seen))
+    assert before > 0.05
+    assert after < before / 500
+    assert after < NOISE
+
+
+@pytest.mark.parametrize("ratio", [3.0, 1.0, 1 / 3])
+def test_skewed_errors(ratio: float) -> None:
+    seen, unseen = halves("skewed", ratio)
+    before, after = judged(unseen, None), judged(unseen, isotonic.fit(seen, symmetric=False))
+    assert before > 5e-3
+    assert after < before / 20
+    assert after < NOISE
+
+
+@pytest.mark.parametrize("method", ["isotonic", "isotonic symmetric", "conformal"])
+@pytest.mark.parametrize("ratio", [3.0, 1 / 3])
+def test_heavy_tails(method: str, ratio: float) -> None:
+    seen, unseen = halves("heavy", ratio)
+    before, after = judged(unseen, None), judged(unseen, FITS[method](seen))
+    assert after < before / 20
+    assert after < NOISE
+
+
+def test_scaling_cannot_repair_a_shape() -> None:
+    seen, unseen = halves("skewed", 3.0)
+    assert judged(unseen, scale.fit(seen)) > 3e-3
+
+
+@pytest.mark.parametrize("method", FITS)
+@pytest.mark.parametrize("kind", ["gaussian", "skewed"])
+def test_the_new_sigma_is_the_root_mean_square_error(method: str, kind: str) -> None:
+    seen, _ = halves(kind, 3.0)
+    assert FITS[method](seen).factor == pytest.approx(1 / 3, rel=0.02)
+
+
+def test_biased_errors_are_covered_though_the_mean_stays() -> None:
+    seen, unseen = (z + 2.0 for z in halves("gaussian", 1.0))
+    fitted = isotonic.fit(seen, symmetric=False)
+    assert judged(unseen, fitted) < NOISE
+    assert fitted.factor == pytest.approx(math.sqrt(1 + 4), rel=0.02)
+
+
+def test_scale_known_answers() -> None:
+    z, numbers = np.array([3.0, -4.0, 1.0]), np.array([1, 1, 8])
+    assert scale.fit(z) == Recalibration(math.sqrt(26 / 3), 3)
+    found = scale.fit(z, numbers=numbers)
+    assert found.by_element == {1: math.sqrt(12.5), 8: 1.0}
+    assert found.factor == math.sqrt(26 / 3)
+    with pytest.raises(ValueError, match="root mean square 0"):
+        scale.fit(np.zeros(5))
+
+
+def test_scaling_by_element() -> None:
+    generator = np.random.default_rng(1)
+    numbers = generator.choice([1, 6], size=COUNT)
+    ratio = np.where(numbers == 1, 3.0, 1 / 3)
+    z = generator.normal(size=COUNT) / ratio
+    fitted = scale.fit(z[::2], numbers=numbers[::2])
+    assert fitted.by_element[1] == pytest.approx(1 / 3, rel=0.03)
+    rescaled = z[1::2] / fitted.factors(numbers[1::2])
+    mixed = z[1::2] / fitted.factor
+    assert judged(rescaled, None) < NOISE
+    assert judged(mixed, None) > 20 * judged(rescaled, None)
+
+
+def test_vectors_stay_calibrated_ellipsoids() -> None:
+    """One factor of σ repairs whitened coverage too, in any frame."""
+    generator = np.random.default_rng(4)
+    root = generator.normal(size=(COUNT // 2, 3, 6))
+    error = np.einsum("nij,nj->ni", root, generator.normal(size=(COUNT // 2, 6)))
+    covariance = root @ root.mT / 9  # σ too small by 3
+    std = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
+    factor = scale.fit((error / std)[::2].ravel()).factor
+    before = calibration_error(ellipsoid_mass(mahalanobis(error, covariance)[0][1::2]))
+    scaled = mahalanobis(error, covariance * factor**2)[0][1::2]
+    assert before > 0.1
+    assert calibration_error(ellipsoid_mass(scaled)) < before / 100
+
+
+def test_conformal_coverage_is_guaranteed_for_few_errors() -> None:
+    """Averaged over calibration sets of 25, coverage is at least p and at most p + 2/26."""
+    levels = np.array([0.5, 0.68, 0.9])
+    found = []
+    for seed in range(400):
+        z = standard_errors("skewed", 25 + 200, seed=seed)
+        fitted = conformal.fit(z[:25])
+        zeros = torch.zeros(200, dtype=torch.float64)
+        value = fitted.apply(Uncertain(zeros, zeros + 1, zeros))
+        found.append(coverage(central_mass(value.pit(torch.from_numpy(z[25:])).numpy()), levels))
+    mean, noise = np.mean(found, axis=0), np.std(found, axis=0) / math.sqrt(400)
+    assert (mean > levels - 2 * noise).all()
+    assert (mean < levels + 2 / 26 + 2 * noise).all()
+
+
+def test_conformal_quantile_is_the_order_statistic() -> None:
+    z = standard_errors("heavy", 999)
+    zeros = torch.zeros(1, dtype=torch.float64)
+    for level in (0.5, 0.9, 0.99):
+        low, high = conformal.fit(z).apply(Uncertain(zeros, zeros + 1, zeros)).interval(level)
+        rank = round(1000 * level)  # (n + 1) p
+        bounds = np.sort(np.abs(z))[[rank - 1, rank]]
+        assert bounds[0] <= high.item() <= bounds[1] + 1e-6
+        assert low.item() == pytest.approx(-high.item())
+
+
+def test_symmetric_shapes_are_symmetric_to_the_bit() -> None:
+    z = standard_errors("skewed", 501)
+    for fitted in (isotonic.fit(z, symmetric=True), conformal.fit(z)):
+        assert fitted.shape is not None
+        assert fitted.shape.symmetric
+    skewed = isotonic.fit(z, symmetric=False).shape
+    assert skewed is not None
+    assert not skewed.symmetric
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_equal_errors_do_no_harm(symmetric: bool) -> None:
+    """Planar molecules have many force components that are exactly right."""
+    z = np.concatenate([np.zeros(300), np.round(standard_errors("gaussian", 700), 1)])
+    for fitted in (isotonic.fit(z, symmetric=symmetric), conformal.fit(z)):
+        assert fitted.shape is not None
+        assert fitted.factor == pytest.approx(math.sqrt(np.mean(z**2)), rel=0.05)
+
+
+def test_few_errors_are_refused() -> None:
+    with pytest.raises(ValueError, match="5 errors for an isotonic calibration, which needs 20"):
+        isotonic.fit(np.arange(5.0), symmetric=False)
+    with pytest.raises(ValueError, match="5 errors for a conformal calibration, which needs 20"):
+        conformal.fit(np.arange(5.0))
+
+
+def test_tails_reach_beyond_the_data() -> None:
+    z = standard_errors("gaussian", 50)
+    shape = isotonic.fit(z, symmetric=False).shape
+    assert shape is not None
+    wide = shape.quantile(torch.tensor([0.9995], dtype=torch.float64)).item()
+    assert z.max() < wide < 2 * stats.norm.ppf(0.9995)
