@@ -56,6 +56,17 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, _content(path, metadata, tensors)
 
 
+def flatten(groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors of several groups in one dictionary, as group/name."""
+    return {f"{group}/{name}": v for group, values in groups.items() for name, v in values.items()}
+
+
+def group(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors of one group of a flattened dictionary, under their own names."""
+    mark = f"{name}/"
+    return {k.removeprefix(mark): v for k, v in tensors.items() if k.startswith(mark)}
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file at `path` by `data`; readers and crashes see the old or the new whole."""
     temporary = path.with_name(f".{path.name}.tmp")

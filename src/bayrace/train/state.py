@@ -77,15 +77,12 @@ def save_last(folder: Path, state: TrainState, identity: dict[str, Any]) -> None
     with (folder / HISTORY).open("ab") as file:
         os.fsync(file.fileno())
     groups = {"params": state.params, "average": state.average or {}, "optimiser": state.optimiser}
-    tensors = {
-        f"{group}/{name}": v for group, values in groups.items() for name, v in values.items()
-    }
     content = {
         "identity": identity,
         "schedule": asdict(state.schedule),
         "counters": asdict(state.counters),
     }
-    checkpoint.save(folder / checkpoint.LAST, tensors, content)
+    checkpoint.save(folder / checkpoint.LAST, checkpoint.flatten(groups), content)
 
 
 def save_best(folder: Path, params: Params, metrics: dict[str, float], counters: Counters) -> None:
@@ -103,7 +100,7 @@ def load_best(folder: Path, *, device: str) -> tuple[Params, dict[str, Any]]:
 def load_last(folder: Path) -> tuple[Params, OptimiserState]:
     """Parameters (not their average) and optimiser of last.ckpt, on the CPU."""
     tensors, _ = checkpoint.load(folder / checkpoint.LAST)
-    return _group(tensors, "params"), _group(tensors, "optimiser")
+    return checkpoint.group(tensors, "params"), checkpoint.group(tensors, "optimiser")
 
 
 def restore(
@@ -154,7 +151,7 @@ def read_history(folder: Path) -> tuple[dict[str, Any], ...]:
 
 @torch.no_grad()
 def _fill(path: Path, tensors: dict[str, Tensor], group: str, target: dict[str, Tensor]) -> None:
-    stored = _group(tensors, group)
+    stored = checkpoint.group(tensors, group)
     if stored.keys() != target.keys():
         odd = sorted(stored.keys() ^ target.keys())
         raise CheckpointError(
@@ -169,12 +166,6 @@ def _fill(path: Path, tensors: dict[str, Tensor], group: str, target: dict[str, 
                 "resume with the configuration of the run"
             )
         value.copy_(stored[name])
-
-
-def _group(tensors: dict[str, Tensor], group: str) -> dict[str, Tensor]:
-    """The tensors of one group, under their own names."""
-    mark = f"{group}/"
-    return {k.removeprefix(mark): v for k, v in tensors.items() if k.startswith(mark)}
 
 
 def _refuse_other_run(path: Path, stored: dict[str, Any], given: dict[str, Any]) -> None:

@@ -1,0 +1,156 @@
+"""IVON (Shen 2024): the Gaussian that variational training ends with; the steps are in train/ivon.
+
+    θ = m + σε,   σ² = 1 / (ess (h + δ))
+
+m is the mean, h the diagonal Hessian of the mean negative log-likelihood of a structure, δ the
+weight decay and ess the number of structures the likelihood counts for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+
+from bayrace.data.cache import Dataset
+from bayrace.train import checkpoint
+from bayrace.train.ivon import HessianRule, IvonSettings
+from bayrace.train.loop import Event, FitResult
+from bayrace.train.loop import fit as train_loop
+from bayrace.train.normal import generator, normal_like
+from bayrace.train.settings import TrainSettings
+from bayrace.train.state import load_last
+from bayrace.types import Likelihood, Model, Params
+
+
+@dataclass(frozen=True)
+class IvonOptions:
+    """Numbers of the optimiser and of predictions; see `bayrace.train.ivon`."""
+
+    lr: float  # at the start; the run's schedule scales it
+    ess: float | None  # None: the number of training structures
+    hess_init: float
+    betas: tuple[float, float]
+    weight_decay: float  # δ
+    clip_radius: float
+    hessian: HessianRule
+    samples: int  # weight samples of a prediction
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"ivon: samples={self.samples}: use at least 1, for example 16")
+
+
+@dataclass(frozen=True, eq=False)
+class Ivon:
+    """Independent Gaussian weights; implements `Posterior`."""
+
+    name: ClassVar[str] = "ivon"
+    mean: Params
+    hessian: Params  # h
+    ess: float
+    weight_decay: float  # δ
+    samples: int  # of a prediction
+
+    def variance(self) -> Params:
+        """σ² of each weight."""
+        return {k: 1 / (self.ess * (h + self.weight_decay)) for k, h in self.hessian.items()}
+
+    def draw(self, samples: int, *, seed: int) -> Params:
+        """Weight samples; the k-th is the same however many are drawn."""
+        if samples < 1:
+            raise ValueError(f"samples={samples}: draw at least 1, for example {self.samples}")
+        noise = [normal_like(self.mean, generator(seed, index)) for index in range(samples)]
+        return {
+            name: self.mean[name] + variance.sqrt() * torch.stack([each[name] for each in noise])
+            for name, variance in self.variance().items()
+        }
+
+    def tensors(self) -> Params:
+        """Mean and Hessian."""
+        return checkpoint.flatten({"mean": self.mean, "hessian": self.hessian})
+
+    def options(self) -> dict[str, Any]:
+        """The numbers that turn the Hessian into variances, and the number of samples."""
+        return {"ess": self.ess, "weight_decay": self.weight_decay, "samples": self.samples}
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
+        """The posterior that `tensors` and `options` came from."""
+        groups = {key: checkpoint.group(tensors, key) for key in ("mean", "hessian")}
+        return cls(
+            **groups,
+            ess=options["ess"],
+            weight_decay=options["weight_decay"],
+            samples=options["samples"],
+        )
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """The same on another device or in another precision."""
+        tensors = {k: v.to(device=device, dtype=dtype) for k, v in self.tensors().items()}
+        return self.restore(tensors, self.options())
+
+
+def fit(
+    model: Model,
+    likelihood_at: Callable[[int], Likelihood],
+    train: Dataset,
+    valid: Dataset,
+    *,
+    settings: TrainSettings,
+    folder: Path,
+    options: IvonOptions,
+    initial: Params | None,
+    resume: bool = False,
+    observer: Callable[[Event], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Ivon, FitResult]:
+    """Train the mean, from `initial` or from scratch, and the variances with it.
+
+    Of `settings`, the optimiser is replaced, and averages of weights and limits on the gradient
+    are off. Once the likelihood is that of the last epoch (after a warm-up), its `score` is
+    minimised: weights such as those of the β-NLL would change the temperature. Mean and Hessian
+    are the last ones; `FitResult.params` is the mean of the best validation. A run that `stop`
+    ended has a posterior too, of where it was.
+    """
+    ess = float(len(train)) if options.ess is None else options.ess
+    final = likelihood_at(settings.max_epochs - 1)
+
+    def proper(epoch: int) -> Likelihood:
+        chosen = likelihood_at(epoch)
+        return final.score() if chosen == final else chosen
+
+    result = train_loop(
+        model,
+        proper,
+        train,
+        valid,
+        settings=_with_ivon(settings, options, ess=ess),
+        folder=folder,
+        resume=resume,
+        observer=observer,
+        stop=stop,
+        initial=initial,
+    )
+    mean, state = load_last(Path(folder))
+    hessian = checkpoint.group(state, "hessian")
+    posterior = Ivon(mean, hessian, ess, options.weight_decay, options.samples)
+    return posterior.to(device=settings.device), result
+
+
+def _with_ivon(settings: TrainSettings, options: IvonOptions, *, ess: float) -> TrainSettings:
+    optimiser = IvonSettings(
+        lr=options.lr,
+        ess=ess,
+        hess_init=options.hess_init,
+        betas=options.betas,
+        weight_decay=options.weight_decay,
+        clip_radius=options.clip_radius,
+        hessian=options.hessian,
+    )
+    return replace(settings, optimiser=optimiser, clip=None, ema=None)

@@ -1,0 +1,253 @@
+"""SWAG (Maddox 2019): a Gaussian from the tail of an optimiser's path.
+
+Training goes on at a constant learning rate, and the weights after every few epochs are snapshots.
+Their mean θ̄, the variance of each weight, and the deviations D of the last K snapshots from the
+running mean of their time make the Gaussian
+
+    θ = θ̄ + √½ Σ_diag^½ z₁ + D z₂ / √(2(K - 1)),   covariance ½ (Σ_diag + DDᵀ/(K - 1)).
+
+`scaling="paper"` leaves the ½ out of the second term: covariance ½ Σ_diag + DDᵀ/(K - 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+
+from bayrace.data.cache import Dataset
+from bayrace.train import checkpoint
+from bayrace.train.checkpoint import CheckpointError
+from bayrace.train.loop import Event, FitResult
+from bayrace.train.loop import fit as train_loop
+from bayrace.train.normal import generator, normal_like
+from bayrace.train.optim import OptimiserSettings
+from bayrace.train.schedule import Constant
+from bayrace.train.settings import TrainSettings
+from bayrace.types import Likelihood, Model, Params
+
+Scaling = Literal["maddox", "paper"]
+SNAPSHOTS = "snapshots"  # the folder of the snapshots, in that of the run
+
+
+@dataclass(frozen=True)
+class SwagOptions:
+    """How the snapshots are made and used."""
+
+    lr: float  # constant
+    epochs: int  # of training beyond the given weights
+    burn_in: int  # of these epochs, before the first snapshot may be taken
+    every: int  # epochs between snapshots
+    rank: int  # K, snapshots that make the low-rank part
+    scaling: Scaling
+    samples: int  # weight samples of a prediction
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.burn_in < 0:
+            raise ValueError(
+                f"swag: every={self.every}, burn_in={self.burn_in}: "
+                "every counts epochs from 1 up, burn_in from 0"
+            )
+        if len(self.snapshot_epochs()) < 2:
+            raise ValueError(
+                f"swag: epochs={self.epochs} with burn_in={self.burn_in} and every={self.every} "
+                f"give {len(self.snapshot_epochs())} snapshots; a variance needs at least 2"
+            )
+        if self.rank < 2 or self.samples < 1:
+            raise ValueError(
+                f"swag: rank={self.rank}, samples={self.samples}: the low-rank part needs at "
+                "least 2 snapshots, for example 20, and a prediction 1 sample, for example 30"
+            )
+
+    def snapshot_epochs(self) -> range:
+        """Epochs, from 1, after which the weights are kept."""
+        return range(self.burn_in + self.every, self.epochs + 1, self.every)
+
+
+@dataclass(frozen=True, eq=False)
+class Swag:
+    """The Gaussian; implements `Posterior`."""
+
+    name: ClassVar[str] = "swag"
+    mean: Params
+    variance: Params  # of each weight, not negative
+    deviations: Params  # (K, ...), columns of D
+    scaling: Scaling
+    samples: int  # of a prediction
+
+    def draw(self, samples: int, *, seed: int) -> Params:
+        """Weight samples; the k-th is the same however many are drawn."""
+        if samples < 1:
+            raise ValueError(f"samples={samples}: draw at least 1, for example {self.samples}")
+        members = [self._one(generator(seed, index)) for index in range(samples)]
+        return {name: torch.stack([member[name] for member in members]) for name in self.mean}
+
+    def _one(self, stream: torch.Generator) -> Params:
+        rank = next(iter(self.deviations.values())).shape[0]
+        along = torch.randn(rank, generator=stream, dtype=torch.float64)
+        along /= math.sqrt(rank - 1) * (math.sqrt(2) if self.scaling == "maddox" else 1.0)
+        across = normal_like(self.mean, stream)
+        return {
+            name: mean
+            + math.sqrt(0.5) * self.variance[name].sqrt() * across[name]
+            + torch.einsum("k,k...->...", along.to(mean), self.deviations[name])
+            for name, mean in self.mean.items()
+        }
+
+    def tensors(self) -> Params:
+        """Mean, variance and deviations."""
+        return checkpoint.flatten(
+            {"mean": self.mean, "variance": self.variance, "deviations": self.deviations}
+        )
+
+    def options(self) -> dict[str, Any]:
+        """Scaling and number of samples."""
+        return {"scaling": self.scaling, "samples": self.samples}
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
+        """The posterior that `tensors` and `options` came from."""
+        groups = {key: checkpoint.group(tensors, key) for key in ("mean", "variance", "deviations")}
+        return cls(**groups, scaling=options["scaling"], samples=options["samples"])
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """The same on another device or in another precision."""
+        tensors = {k: v.to(device=device, dtype=dtype) for k, v in self.tensors().items()}
+        return self.restore(tensors, self.options())
+
+
+@dataclass(frozen=True, eq=False)
+class Collector:
+    """Running moments of the snapshots seen so far, in float64 by Welford's updates."""
+
+    rank: int  # K, deviations that are kept
+    count: int
+    mean: Params
+    squares: Params  # sums of squared deviations from the mean
+    deviations: tuple[Params, ...]  # of the last K snapshots
+
+    @staticmethod
+    def empty(rank: int) -> Collector:
+        """Before the first snapshot."""
+        return Collector(rank, 0, {}, {}, ())
+
+    def add(self, params: Params) -> Collector:
+        """With one more snapshot; nothing is changed in place."""
+        seen = {name: value.detach().cpu().double() for name, value in params.items()}
+        count = self.count + 1
+        mean, squares, deviation = {}, {}, {}
+        for name, value in seen.items():
+            before = value - self.mean.get(name, torch.zeros_like(value))
+            mean[name] = value - before * (1 - 1 / count)
+            deviation[name] = value - mean[name]
+            squares[name] = self.squares.get(name, 0.0) + before * deviation[name]
+        kept = (*self.deviations, deviation)[-self.rank :]
+        return Collector(self.rank, count, mean, squares, kept)
+
+    def posterior(self, *, scaling: Scaling, samples: int, dtype: torch.dtype) -> Swag:
+        """The Gaussian of what was seen."""
+        if self.count < 2:
+            raise ValueError(
+                f"swag: {self.count} snapshots; a variance needs at least 2: train for more epochs"
+            )
+        variance = {k: (v / self.count).clamp(min=0) for k, v in self.squares.items()}
+        stacked = {k: torch.stack([d[k] for d in self.deviations]) for k in self.mean}
+        return Swag(self.mean, variance, stacked, scaling, samples).to(dtype=dtype)
+
+
+def fit(
+    model: Model,
+    likelihood_at: Callable[[int], Likelihood],
+    train: Dataset,
+    valid: Dataset,
+    *,
+    settings: TrainSettings,
+    folder: Path,
+    options: SwagOptions,
+    initial: Params | None,
+    resume: bool = False,
+    observer: Callable[[Event], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Swag | None, FitResult]:
+    """Train on from `initial` (None: from scratch) in `folder`, and make the posterior.
+
+    Of `settings`, learning rate, schedule, epochs and limits are replaced by those of `options`.
+    Snapshots are files in `folder`/snapshots, so that a killed and resumed run gives the same. The
+    posterior is None if `stop` ended the run; resume it. `FitResult.params` are the weights of the
+    best validation on the way, which the posterior does not use.
+    """
+    where = Path(folder) / SNAPSHOTS
+    if not resume and not (Path(folder) / checkpoint.LAST).exists():  # else the loop refuses
+        _clear(where)
+
+    def keep(epoch: int, params: Params) -> None:
+        if epoch in options.snapshot_epochs():
+            where.mkdir(exist_ok=True)
+            checkpoint.save(_file(where, epoch), params, {"epoch": epoch})
+
+    result = train_loop(
+        model,
+        likelihood_at,
+        train,
+        valid,
+        settings=_constant(settings, options),
+        folder=folder,
+        resume=resume,
+        observer=observer,
+        stop=stop,
+        initial=initial,
+        after_epoch=keep,
+    )
+    if result.reason == "interrupted":
+        return None, result
+    return _posterior(where, options, settings), result
+
+
+def _constant(settings: TrainSettings, options: SwagOptions) -> TrainSettings:
+    """The settings of the tail: no schedule, no average, and it ends after its epochs."""
+    if not isinstance(settings.optimiser, OptimiserSettings):
+        raise ValueError(
+            f"swag: optimiser {settings.optimiser.name!r} has a posterior of its own; "
+            "use amsgrad or adamw"
+        )
+    return replace(
+        settings,
+        optimiser=replace(settings.optimiser, lr=options.lr),
+        schedule=Constant(),
+        max_epochs=options.epochs,
+        max_time=None,
+        early_stopping=None,
+        ema=None,
+    )
+
+
+def _posterior(where: Path, options: SwagOptions, settings: TrainSettings) -> Swag:
+    collector = Collector.empty(options.rank)
+    for epoch in options.snapshot_epochs():
+        path = _file(where, epoch)
+        if not path.is_file():
+            raise CheckpointError(
+                f"{path}: the snapshot of epoch {epoch} is missing; resume with the options of the "
+                f"run (now every={options.every}, burn_in={options.burn_in}), or start it again"
+            )
+        collector = collector.add(checkpoint.load(path)[0])
+    made = collector.posterior(
+        scaling=options.scaling, samples=options.samples, dtype=settings.torch_dtype
+    )
+    return made.to(device=settings.device)
+
+
+def _file(where: Path, epoch: int) -> Path:
+    return where / f"{epoch:06d}.ckpt"
+
+
+def _clear(where: Path) -> None:
+    """Remove the snapshots of an earlier run, and nothing else."""
+    for path in where.glob("*.ckpt"):
+        path.unlink()
