@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from bayrace.metrics.ood import aupr, auroc, structure_scores
+from bayrace.metrics.ood import Detection, aupr, auroc, detections, structure_scores
 
 
 def test_by_hand() -> None:
@@ -52,3 +52,9 @@ def test_scores_of_structures_by_hand() -> None:
     assert found["energy_total"] == pytest.approx([3.0, 5.0])
     assert found["forces_max_epistemic"] == pytest.approx([math.sqrt(3), 2.0])
     assert found["forces_mean_epistemic"] == pytest.approx([math.sqrt(3) / 4, 2.0])
+
+
+def test_scores_that_say_nothing_are_none() -> None:
+    known = {"a": np.array([1.0, 2.0]), "b": np.zeros(2), "c": np.array([1.0, np.nan])}
+    unknown = {"a": np.array([3.0]), "b": np.zeros(1), "c": np.ones(1)}
+    assert detections(known, unknown) == {"a": Detection(2, 1, 1.0, 1.0), "b": None, "c": None}

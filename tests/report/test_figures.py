@@ -62,9 +62,9 @@ def test_missing_labels_are_left_out(evaluations):
 
 
 def test_the_spread_is_the_root_mean_square_of_labelled_numbers():
-    compared = Compared(
-        np.array([0.0, np.nan, 1.0]), np.array([1.0, 2.0, 3.0]), np.array([3.0, 100.0, 4.0])
-    )
+    std = np.array([3.0, 100.0, 4.0])
+    label, mean = np.array([0.0, np.nan, 1.0]), np.array([1.0, 2.0, 3.0])
+    compared = Compared(label, mean, std, aleatoric=std, epistemic=0 * std, pit=0 * std)
     assert compared.spread() == pytest.approx(np.sqrt(12.5))
     assert compared.spread(np.array([True, True, False])) == 3.0
     assert compared.spread(np.array([False, True, False])) is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -9,10 +12,24 @@ from scipy import stats
 Array = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Detection:
+    """How well a score tells `unknown` structures from `known` ones."""
+
+    known: int
+    unknown: int
+    auroc: float  # 1 is perfect, ½ a coin
+    aupr: float  # 1 is perfect, unknown / (known + unknown) a coin
+
+    def to_json(self) -> dict[str, float | int]:
+        """A JSON-able mapping."""
+        return dict(vars(self))
+
+
 def structure_scores(
     atoms: NDArray[np.int64],
-    energy: dict[str, Array],
-    forces: dict[str, Array],
+    energy: Mapping[str, Array],
+    forces: Mapping[str, Array],
 ) -> dict[str, Array]:
     """Scores (S,) of S structures from their σ, by name.
 
@@ -48,6 +65,20 @@ def aupr(known: Array, unknown: Array) -> float:
     everything = np.bincount(place, minlength=values.size)[::-1]
     precision = np.cumsum(positive) / np.cumsum(everything)
     return float(np.sum(precision * positive) / unknown.size)
+
+
+def detections(
+    known: Mapping[str, Array], unknown: Mapping[str, Array]
+) -> dict[str, Detection | None]:
+    """Judge every score of two sets; None for one that is 0 everywhere, or nan somewhere."""
+    found: dict[str, Detection | None] = {}
+    for name, score in known.items():
+        both = np.concatenate([score, unknown[name]])
+        usable = both.any() and not np.isnan(both).any()
+        pair = (score, unknown[name])
+        sizes = (score.size, unknown[name].size)
+        found[name] = Detection(*sizes, auroc(*pair), aupr(*pair)) if usable else None
+    return found
 
 
 def _check(known: Array, unknown: Array) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from bayrace.report.evaluation import Compared, Evaluation
+from bayrace.report.evaluation import Evaluation
 
 COLOURS = ("#2f6f9f", "#d1603d", "#4c9f70", "#8a5a9e")
 MILLI = 1000.0  # eV to meV
@@ -26,8 +26,8 @@ def parity(evaluations: Sequence[Evaluation]) -> Figure:
     for colour, evaluation in zip(_colours(evaluations), evaluations, strict=True):
         energy, forces = evaluation.energy_per_atom.known(), evaluation.forces.known()
         centre = _centre(evaluations)
-        shifted = Compared(energy.label - centre, energy.mean - centre, energy.std)
-        _scatter(left, shifted.label * MILLI, shifted.mean * MILLI, evaluation.name, colour)
+        label, mean = ((each - centre) * MILLI for each in (energy.label, energy.mean))
+        _scatter(left, label, mean, evaluation.name, colour)
         _scatter(right, forces.label, forces.mean, evaluation.name, colour)
     for axes, quantity, unit in (
         (left, "energy", "meV/atom"),
