@@ -8,7 +8,7 @@ import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 
-from bayrace.data.batch import batch_order, build_graph, collate
+from bayrace.data.batch import batch_order, build_graph, collate, separate
 from bayrace.data.frame import DataError, frame_from_atoms
 
 ELEMENTS = (1, 6, 8, 14)
@@ -161,3 +161,17 @@ def test_collate_is_deterministic(graphs):
     first, second = (collate(graphs, elements_count=4, dtype=torch.float64) for _ in range(2))
     assert torch.equal(first.edges, second.edges)
     assert np.array_equal(first.pair.numpy(), second.pair.numpy())
+
+
+def test_separate_structures_are_what_they_were(graphs, batch):
+    parts = list(separate(batch))
+    assert len(parts) == len(graphs)
+    for graph, (single, atoms) in zip(graphs, parts, strict=True):
+        alone = collate([graph], elements_count=len(ELEMENTS), dtype=torch.float64)
+        for name, value in vars(alone).items():
+            found = getattr(single, name)
+            if isinstance(value, torch.Tensor):
+                torch.testing.assert_close(found, value, rtol=0, atol=0, equal_nan=True)
+            else:
+                assert found == value
+        assert torch.equal(batch.positions[atoms], single.positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,6 +94,37 @@ def batch_order(batch: GraphBatch) -> Tensor:
     return _inverse(batch.restore)
 
 
+def separate(batch: GraphBatch) -> Iterator[tuple[GraphBatch, Tensor]]:
+    """Each structure of a batch as a batch of its own, with the places (n,) of its atoms."""
+    structure_of_edge = batch.owner[batch.edges[0]]
+    degree = batch.first_edge.diff()
+    for structure in range(batch.structures):
+        atoms = (batch.owner == structure).nonzero().squeeze(1)
+        edges = (structure_of_edge == structure).nonzero().squeeze(1)
+        pairs = (structure_of_edge[batch.pair_edges[0]] == structure).nonzero().squeeze(1)
+        rank = _places(atoms, batch.atoms)
+        edge_rank = _places(edges, len(structure_of_edge))
+        counts = torch.bincount(batch.species[atoms], minlength=len(batch.species_counts))
+        yield (
+            GraphBatch(
+                species=batch.species[atoms],
+                positions=batch.positions[atoms],
+                cell=batch.cell[structure : structure + 1],
+                volume=batch.volume[structure : structure + 1],
+                edges=rank[batch.edges[:, edges]],
+                shifts=batch.shifts[edges],
+                owner=torch.zeros_like(atoms),
+                first_edge=torch.nn.functional.pad(degree[atoms].cumsum(0), (1, 0)),
+                reverse=edge_rank[batch.reverse[edges]],
+                pair=_places(pairs, batch.pair_edges.shape[1])[batch.pair[edges]],
+                pair_edges=edge_rank[batch.pair_edges[:, pairs]],
+                restore=rank[batch.restore[batch.owner[batch.restore] == structure]],
+                species_counts=tuple(counts.tolist()),
+            ),
+            atoms,
+        )
+
+
 def _sorted_edges(
     graphs: Sequence[Graph], atom_counts: Tensor, edge_counts: Tensor, order: Tensor, rank: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -127,6 +158,13 @@ def _pairs(reverse: Tensor) -> tuple[Tensor, Tensor]:
     number = leads.cumsum(0) - 1
     pair = torch.where(leads, number, number[reverse])
     return pair, torch.stack([leaders, reverse[leaders]])
+
+
+def _places(chosen: Tensor, count: int) -> Tensor:
+    """Place of each of `count` things among the chosen; meaningless for those left out."""
+    places = torch.zeros(count, dtype=torch.int64, device=chosen.device)
+    places[chosen] = torch.arange(len(chosen), device=chosen.device)
+    return places
 
 
 def _inverse(order: Tensor) -> Tensor:

@@ -1,0 +1,285 @@
+"""Laplace (MacKay 1992): a Gaussian around trained weights, as wide as the curvature there allows.
+
+The trained weights are taken as the most likely ones under a prior N(0, 1/τ), alike for all
+weights, which is how they were initialised. The covariance is the inverse of τ I + Σ_q β_q JᵀΣ_q⁻¹J
+over energies, forces and, if wanted, stress of the training set: its diagonal over all weights, or
+the full matrix over the last layer. τ and, for models without noise heads, the noise 1/β_q maximise
+the marginal likelihood; that noise is the same for all structures and for all force components.
+
+Weights that move nothing but noise heads stay fixed: the data's means say nothing of them, and the
+prior alone would scatter the noise by orders of magnitude. Weights that training data do not reach
+at all keep the prior's variance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from bayrace.data.cache import Dataset
+from bayrace.likelihood.evidence import PRIOR, Evidence, Term, maximise_evidence, precision_matrix
+from bayrace.model.curvature import diagonal_ggn, last_layer_ggn, noise_slopes
+from bayrace.model.diagonal import Diagonal
+from bayrace.model.last_layer import LastLayer, LinearModel, last_layer_places
+from bayrace.model.noise import Lambdas
+from bayrace.model.observed import NoisyModel, Sums, label_sums
+from bayrace.types import GraphBatch, Labels, Model, Outputs, Params, Spread
+
+Structure = Literal["diagonal", "last_layer"]
+Predictive = Literal["glm", "sampled"]
+
+
+@dataclass(frozen=True)
+class LaplaceOptions:
+    """Which covariance, how it predicts, and what is known beforehand."""
+
+    structure: Structure
+    predictive: Predictive
+    samples: int  # of a sampled predictive
+    probes: int | None  # random signs per structure for the diagonal of forces; None: every row
+    stress: bool  # stress labels count too
+    prior_precision: float | None  # τ; None: by the evidence
+    energy_noise: float | None  # eV, standard deviation; None: the model's, or by the evidence
+    forces_noise: float | None  # eV/Å
+    seed: int  # of the signs
+
+
+class LaplaceModel(NoisyModel, LinearModel, Protocol):
+    """A model with a last layer that says what its heads mean."""
+
+
+@dataclass(frozen=True, eq=False)
+class Laplace:
+    """Predictions average over draws of the Gaussian."""
+
+    name: ClassVar[str] = "laplace"
+    predictive: ClassVar[Predictive] = "sampled"
+    gaussian: Diagonal | LastLayer
+    samples: int
+    found: Mapping[str, float]  # log_evidence, prior_precision, energy_noise, forces_noise, …
+
+    def draw(self, samples: int, *, seed: int) -> Params:
+        """Draws of the Gaussian, stacked."""
+        if samples < 1:
+            raise ValueError(f"samples={samples}: draw at least 1")
+        return self.gaussian.sample(samples, seed=seed)
+
+    def tensors(self) -> Params:
+        """Mean weights, and standard deviations or the last layer's covariance."""
+        return self.gaussian.tensors()
+
+    def options(self) -> dict[str, Any]:
+        """Of what kind it is, and what its fit found."""
+        structure = "diagonal" if isinstance(self.gaussian, Diagonal) else "last_layer"
+        return {
+            "structure": structure,
+            "predictive": self.predictive,
+            "samples": self.samples,
+            "found": dict(self.found),
+        }
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
+        """The posterior that was stored, with the predictive that was stored."""
+        gaussian = Diagonal if options["structure"] == "diagonal" else LastLayer
+        kind = _KINDS[options["predictive"]]
+        if not issubclass(kind, cls):
+            raise ValueError(f"predictive {options['predictive']!r}: restore it by Laplace.restore")
+        return kind(gaussian.restore(tensors), int(options["samples"]), dict(options["found"]))
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """The same on another device or in another precision."""
+        return replace(self, gaussian=self.gaussian.to(device=device, dtype=dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class LinearisedLaplace(Laplace):
+    """Predictions are linearised around the mean (GLM): moments in closed form, `ClosedForm`."""
+
+    predictive: ClassVar[Predictive] = "glm"
+
+    def draw(self, samples: int, *, seed: int) -> Params:
+        """The mean for one sample, else draws of the Gaussian."""
+        return self.gaussian.mean() if samples == 1 else super().draw(samples, seed=seed)
+
+    def spread(
+        self,
+        model: Model,
+        params: Params,
+        batch: GraphBatch,
+        outputs: Outputs,
+        *,
+        forces: bool,
+        stress: bool,
+    ) -> Spread:
+        """J Σ Jᵀ of energies, of each atom's force and of the stress.
+
+        Force covariances cost a backward pass per component (diagonal) or weight (last layer).
+        `params` may be folded; the diagonal goes back to the weights that were trained.
+        """
+        if isinstance(self.gaussian, LastLayer):
+            return self.gaussian.spread(model, params, batch, outputs, forces=forces, stress=stress)
+        return self.gaussian.spread(model, batch, forces=forces, stress=stress)
+
+
+_KINDS: dict[str, type[Laplace]] = {"sampled": Laplace, "glm": LinearisedLaplace}
+
+
+def fit(
+    model: LaplaceModel,
+    params: Params,
+    train: Dataset,
+    *,
+    options: LaplaceOptions,
+    lambdas: Lambdas,
+    progress: Callable[[int], None] | None = None,
+) -> Laplace:
+    """Attach a Gaussian to trained weights; nothing is retrained.
+
+    `lambdas` are those of the training loss. `progress` hears the structures done, of len(train).
+    """
+    params = {name: value.detach() for name, value in params.items()}
+    forces = any(frame.forces is not None for frame in train.frames)
+    sums = label_sums(
+        model,
+        params,
+        _batches(train, params, edges=_EDGES),
+        lambdas=lambdas,
+        forces=forces,
+        stress=options.stress,
+    )
+    if not sums:
+        raise ValueError("no training frame has a label; give the frames the model was fitted to")
+    measure = _diagonal if options.structure == "diagonal" else _last_layer
+    curvature, places = measure(model, params, train, sums, options, lambdas, progress)
+    terms = {
+        name: Term(curvature[name], one.squares, one.log_volume, one.components)
+        for name, one in sums.items()
+    }
+    weights = _flat(params)[places]
+    evidence = maximise_evidence(terms, weights, fixed=_fixed(options, sums))
+    precision = precision_matrix(terms, evidence.precisions)
+    wrap = _independent if options.structure == "diagonal" else _correlated
+    kind = _KINDS[options.predictive]
+    samples = options.samples if options.predictive == "sampled" else 1
+    return kind(wrap(params, places, precision), samples, _found(evidence, sums, len(weights)))
+
+
+_EDGES = 10_000  # of a batch where structures may share one
+
+
+def _diagonal(
+    model: LaplaceModel,
+    params: Params,
+    train: Dataset,
+    sums: Mapping[str, Sums],
+    options: LaplaceOptions,
+    lambdas: Lambdas,
+    progress: Callable[[int], None] | None,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Curvature (P,) by quantity, and the places (P,) of the weights that are not fixed."""
+    found = diagonal_ggn(
+        model,
+        params,
+        _batches(train, params, edges=0),
+        lambdas=lambdas,
+        probes=options.probes,
+        seed=options.seed,
+        forces="forces" in sums,
+        stress="stress" in sums,
+        progress=progress,
+    )
+    graphs = (batch for batch, _ in _batches(train, params, edges=_EDGES))
+    slopes = _flat(noise_slopes(model, params, graphs))
+    curvature = {name: _flat(found[name]) for name in sums}
+    held = torch.stack(list(curvature.values())).any(0)
+    places = (held | (slopes == 0)).nonzero().squeeze(1)
+    return {name: value[places] for name, value in curvature.items()}, places
+
+
+def _last_layer(
+    model: LaplaceModel,
+    params: Params,
+    train: Dataset,
+    sums: Mapping[str, Sums],
+    options: LaplaceOptions,  # noqa: ARG001 - exact, so there is nothing to choose
+    lambdas: Lambdas,
+    progress: Callable[[int], None] | None,
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Curvature (D, D) by quantity, and the places (D,) of the last layer's weights."""
+    found = last_layer_ggn(
+        model,
+        params,
+        _batches(train, params, edges=_EDGES),
+        lambdas=lambdas,
+        forces="forces" in sums,
+        stress="stress" in sums,
+        progress=progress,
+    )
+    return {name: found[name].cpu() for name in sums}, last_layer_places(model, params).cpu()
+
+
+def _independent(params: Params, places: Tensor, precision: Tensor) -> Diagonal:
+    std = torch.zeros(sum(value.numel() for value in params.values()), dtype=torch.float64)
+    std[places] = precision.rsqrt()
+    parts = torch.split(std, [value.numel() for value in params.values()])
+    shaped = {
+        name: part.reshape(value.shape).to(value)
+        for part, (name, value) in zip(parts, params.items(), strict=True)
+    }
+    return Diagonal(params, shaped)
+
+
+def _correlated(params: Params, places: Tensor, precision: Tensor) -> LastLayer:
+    device = next(iter(params.values())).device
+    identity = torch.eye(len(places), dtype=precision.dtype)
+    factor = torch.linalg.cholesky(precision)
+    root = torch.linalg.solve_triangular(factor, identity, upper=False).T  # H⁻¹ = root rootᵀ
+    return LastLayer(params, places.to(device), root.contiguous().to(device))
+
+
+def _batches(data: Dataset, params: Params, *, edges: int) -> Iterator[tuple[GraphBatch, Labels]]:
+    """Consecutive frames, together while they have no more than this many edges; 0: one by one."""
+    like = next(iter(params.values()))
+    group: list[int] = []
+    for index in range(len(data)):
+        if group and int(data.edges[[*group, index]].sum()) > edges:
+            yield data.batch(group, dtype=like.dtype, device=like.device)
+            group = []
+        group.append(index)
+    yield data.batch(group, dtype=like.dtype, device=like.device)
+
+
+def _flat(values: Params) -> Tensor:
+    """All numbers in a row, (P,) float64 on the CPU."""
+    return torch.cat([value.flatten() for value in values.values()]).double().cpu()
+
+
+def _fixed(options: LaplaceOptions, sums: Mapping[str, Sums]) -> dict[str, float]:
+    """Precisions that the evidence has not to find."""
+    fixed = {name: 1.0 for name, one in sums.items() if one.own}
+    given = {"energy": options.energy_noise, "forces": options.forces_noise}
+    fixed |= {name: std**-2 for name, std in given.items() if std is not None and name in sums}
+    if options.prior_precision is not None:
+        fixed[PRIOR] = options.prior_precision
+    return fixed
+
+
+def _found(evidence: Evidence, sums: Mapping[str, Sums], weights: int) -> dict[str, float]:
+    """What users may want to know; standard deviations in eV, eV/Å, eV/Å³ unless the model's."""
+    noise = {
+        f"{name}_noise": evidence.precisions[name] ** -0.5
+        for name, one in sums.items()
+        if not one.own
+    }
+    return {
+        "log_evidence": evidence.value,
+        "prior_precision": evidence.precisions[PRIOR],
+        "weights": weights,
+    } | noise
