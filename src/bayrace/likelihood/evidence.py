@@ -90,7 +90,7 @@ def maximise_evidence(
                 terms, weights, known | dict(zip(free, place.unbind(), strict=True))
             )
         (slope,) = torch.autograd.grad(value, place)
-        return float(value), slope.numpy()
+        return float(value.detach()), slope.numpy()
 
     start = np.array([_start(terms.get(name)) for name in free])
     if free:

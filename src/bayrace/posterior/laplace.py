@@ -226,12 +226,13 @@ def _last_layer(
 
 
 def _independent(params: Params, places: Tensor, precision: Tensor) -> Diagonal:
-    std = torch.zeros(sum(value.numel() for value in params.values()), dtype=torch.float64)
+    ordered = sorted(params.items())
+    sizes = [value.numel() for _, value in ordered]
+    std = torch.zeros(sum(sizes), dtype=torch.float64)
     std[places] = precision.rsqrt()
-    parts = torch.split(std, [value.numel() for value in params.values()])
     shaped = {
         name: part.reshape(value.shape).to(value)
-        for part, (name, value) in zip(parts, params.items(), strict=True)
+        for part, (name, value) in zip(torch.split(std, sizes), ordered, strict=True)
     }
     return Diagonal(params, shaped)
 
@@ -257,8 +258,8 @@ def _batches(data: Dataset, params: Params, *, edges: int) -> Iterator[tuple[Gra
 
 
 def _flat(values: Params) -> Tensor:
-    """All numbers in a row, (P,) float64 on the CPU."""
-    return torch.cat([value.flatten() for value in values.values()]).double().cpu()
+    """All numbers in order of their names, as for `last_layer_places`, (P,) float64 on the CPU."""
+    return torch.cat([value.flatten() for _, value in sorted(values.items())]).double().cpu()
 
 
 def _fixed(options: LaplaceOptions, sums: Mapping[str, Sums]) -> dict[str, float]:
