@@ -108,7 +108,7 @@ class Evaluation:
 
     def whitened(self, chosen: Chosen | None = None) -> Whitened | None:
         """Metrics of the force covariances of chosen atoms that have labels."""
-        labelled: Chosen = ~np.isnan(self.forces.label).any(axis=1, keepdims=True)[:, 0]
+        labelled: Chosen = ~np.isnan(self.forces.label.sum(axis=1))
         return self.distances.quality(labelled if chosen is None else labelled & chosen)
 
     def uncertainty(self, frames: Chosen | None = None) -> dict[str, Quality | None]:

@@ -1,0 +1,78 @@
+"""What a computation costs: times of several in turns, and the memory of one at its peak."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.profiler import ProfilerActivity, profile
+
+Array = NDArray[np.float64]
+Call = Callable[[], object]
+
+
+def interleaved_times(calls: Sequence[Call], *, rounds: int) -> Array:
+    """Seconds (rounds, calls); every round does each once, so that a busy machine slows all.
+
+    One round before is not timed.
+    """
+    times = np.zeros((rounds + 1, len(calls)))
+    for row in times:
+        for place, call in enumerate(calls):
+            _synchronise()
+            start = time.perf_counter()
+            call()
+            _synchronise()
+            row[place] = time.perf_counter() - start
+    return times[1:]
+
+
+def relative_times(times: Array) -> Array:
+    """Median over rounds of the time of each call over that of the first, (calls,)."""
+    return np.asarray(np.median(times / times[:, :1], axis=0))
+
+
+def peak_memory(call: Call) -> int:
+    """Bytes that torch holds at most during a call, beyond what it held before."""
+    if torch.cuda.is_available():
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        call()
+        return torch.cuda.max_memory_allocated() - before
+    with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        call()
+    assert profiler.profiler is not None
+    results = profiler.profiler.kineto_results
+    changes = [
+        (event.start_ns(), event.nbytes())
+        for event in (results.events() if results is not None else [])
+        if event.name() == "[memory]"
+    ]
+    ordered = [change for _, change in sorted(changes, key=lambda pair: pair[0])]
+    return int(max(np.cumsum(ordered), default=0))
+
+
+def _synchronise() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """The profiler announces itself on the file descriptor of stderr; keep that from users."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
