@@ -1,0 +1,112 @@
+"""How large are the errors? Parity of energies and forces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayrace.data.frame import symbols_of
+from bayrace.report.curves import thinned
+from bayrace.report.document import Axis, Mark, Panel
+from bayrace.report.judged import Judged, Quantity
+
+MILLI = 1000.0  # eV to meV
+MOST = 5000  # points of one panel
+
+
+def parity_panels(sets: Sequence[Judged]) -> list[Panel]:
+    """Predicted against reference values; a quantity without labels has no panel."""
+    panels = []
+    if any(each.energy.size for each in sets):
+        panels.append(_energy(sets))
+    if any(each.forces.size for each in sets):
+        panels.append(_forces(sets))
+    return panels
+
+
+def share(sets: Sequence[Judged], quantity: str) -> int:
+    """Points each set may draw, so that the panel stays within its limit."""
+    drawn = [each for each in sets if getattr(each, quantity).size]
+    return MOST // max(1, len(drawn))
+
+
+def point_names(each: Judged, quantity: Quantity, chosen: NDArray[np.int64]) -> list[str]:
+    """The frame, and the atom if there is one ("12 · C3"), counted from 0 as in the file."""
+    frames = [each.frames[place].index for place in quantity.frame[chosen]]
+    atoms, numbers = quantity.atom[chosen], quantity.number[chosen]
+    return [
+        f"{frame}" if atom < 0 else f"{frame} · {symbols_of([number])}{atom}"
+        for frame, atom, number in zip(frames, atoms, numbers, strict=True)
+    ]
+
+
+def drawn_note(sets: Sequence[Judged], quantity: str) -> str:
+    """What a caption says where points were left out."""
+    total = sum(getattr(each, quantity).size for each in sets)
+    most = share(sets, quantity)
+    drawn = sum(min(getattr(each, quantity).size, most) for each in sets)
+    return "" if drawn == total else f" {drawn} of {total} points are drawn, chosen at random."
+
+
+def _energy(sets: Sequence[Judged]) -> Panel:
+    labelled = [each for each in sets if each.energy.size]
+    first = labelled[0]
+    centre = float(np.mean(first.energy.label / first.atoms[first.energy.frame]))
+    marks = [Mark("diagonal")]
+    for colour, each in enumerate(sets, start=1):
+        if not each.energy.size:
+            continue
+        energy, atoms = each.energy, each.atoms[each.energy.frame]
+        chosen = thinned(energy.size, share(sets, "energy"))
+        rmse = MILLI * float(np.sqrt(np.mean((energy.error / atoms) ** 2)))
+        marks.append(
+            Mark(
+                "points",
+                f"{each.name}: RMSE {rmse:.3g}",
+                colour,
+                x=MILLI * (energy.label / atoms - centre)[chosen],
+                y=MILLI * (energy.mean / atoms - centre)[chosen],
+                names=point_names(each, energy, chosen),
+            )
+        )
+    return Panel(
+        "parity-energy",
+        "Energy per atom",
+        f"Predicted against reference energies per atom, relative to the mean of “{first.name}” "
+        "(RMSE in meV/atom). On the line the prediction is exact." + drawn_note(sets, "energy"),
+        Axis("reference energy", "meV/atom"),
+        Axis("predicted energy", "meV/atom"),
+        marks,
+        square=True,
+    )
+
+
+def _forces(sets: Sequence[Judged]) -> Panel:
+    marks = [Mark("diagonal")]
+    for colour, each in enumerate(sets, start=1):
+        forces = each.forces
+        if not forces.size:
+            continue
+        chosen = thinned(forces.size, share(sets, "forces"))
+        marks.append(
+            Mark(
+                "points",
+                f"{each.name}: RMSE {MILLI * forces.rmse:.3g}",
+                colour,
+                x=forces.label[chosen],
+                y=forces.mean[chosen],
+                names=point_names(each, forces, chosen),
+            )
+        )
+    return Panel(
+        "parity-forces",
+        "Force components",
+        "Predicted against reference force components (RMSE in meV/Å)."
+        + drawn_note(sets, "forces"),
+        Axis("reference force", "eV/Å"),
+        Axis("predicted force", "eV/Å"),
+        marks,
+        square=True,
+    )

@@ -1,0 +1,174 @@
+"""The report's numbers as tables, errors in meV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from bayrace.data.frame import symbols_of
+from bayrace.metrics.calibration import SHOWN_LEVELS
+from bayrace.metrics.quality import Quality, quality
+from bayrace.report.document import Cell, Table
+from bayrace.report.judged import Judged, Quantity
+from bayrace.report.panels.accuracy import MILLI
+from bayrace.report.panels.ood import Detection
+
+Row = Sequence[Cell]
+_DEFINED = (
+    "σ: root mean square of the predicted one, equal to the RMSE where it is right, and its parts "
+    "from noise (aleatoric) and from the posterior (epistemic). In x %: share of references inside "
+    "the x % interval. CE: calibration error. Area: between calibration curve "
+    "and diagonal. ENCE: mean of |σ − RMSE|/σ over bins. NLL (of eV) and CRPS: of a normal "
+    "distribution, less is better. ρ: rank correlation of |error| and σ."
+)
+_SCORE_NAMES = {
+    "energy": "σ of the energy / √atoms",
+    "forces_mean": "σ of the forces, mean over atoms",
+    "forces_max": "σ of the forces, largest atom",
+}
+
+
+def accuracy_table(sets: Sequence[Judged]) -> Table:
+    """Errors of every set."""
+    rows = [
+        (each.name, title, quantity.size, *_errors(quantity), _r2(quantity))
+        for each in sets
+        for title, quantity in _quantities(each)
+        if quantity.size
+    ]
+    columns = ("set", "quantity", "count", "MAE", "RMSE", "max", "R²")
+    caption = (
+        "Energies of whole structures in meV, energies per atom in meV/atom, force components in "
+        "meV/Å, stress components in meV/Å³."
+    )
+    return Table("accuracy", "Errors", caption, columns, rows)
+
+
+def uncertainty_table(sets: Sequence[Judged]) -> Table | None:
+    """Everything that measures a predicted σ; None where nothing is predicted."""
+    rows = [
+        (each.name, title, *measures)
+        for each in sets
+        for title, quantity in (
+            ("energy, before", each.raw_energy),
+            ("energy", each.energy),
+            ("forces, before", each.raw_forces),
+            ("forces", each.forces),
+            ("stress", each.stress),
+        )
+        if quantity is not None
+        for measures in [_measures(quantity)]
+        if measures is not None
+    ]
+    parts = ("RMSE", "σ", "aleatoric", "epistemic")
+    levels = (f"in {100 * level:.0f} %" for level in SHOWN_LEVELS)
+    columns = ("set", "quantity", *parts, *levels, "CE", "area", "ENCE", "NLL", "CRPS", "ρ")
+    return Table("uncertainty", "Quality of σ", _DEFINED, columns, rows) if rows else None
+
+
+def element_table(sets: Sequence[Judged]) -> Table | None:
+    """Forces by element."""
+    rows = [
+        (each.name, symbols_of([number]), part.size // 3, *_short(part))
+        for each in sets
+        for number in np.unique(each.forces.number)
+        for part in [each.forces.chosen(each.forces.number == number)]
+    ]
+    columns = ("set", "element", "atoms", "MAE", "RMSE", "σ", "in 90 %", "CE")
+    caption = "Force components in meV/Å, and the share of references in the 90 % interval."
+    return Table("elements", "Forces by element", caption, columns, rows) if rows else None
+
+
+def type_table(sets: Sequence[Judged]) -> Table | None:
+    """Energies and forces by config_type; None where each set has only one."""
+    rows: list[Row] = []
+    for each in sets:
+        types = np.array([frame.config_type for frame in each.frames])
+        names = np.unique(types)
+        for name in names if names.size > 1 else ():
+            for title, quantity in (("energy", each.energy), ("forces", each.forces)):
+                part = quantity.chosen((types == name)[quantity.frame])
+                if part.size:
+                    frames = int(np.sum(types == name))
+                    rows.append((each.name, str(name), title, frames, *_short(part)))
+    columns = ("set", "config_type", "quantity", "structures", "MAE", "RMSE", "σ", "in 90 %", "CE")
+    caption = "Energies in meV, force components in meV/Å."
+    return Table("config-types", "By config_type", caption, columns, rows) if rows else None
+
+
+def detection_table(found: Sequence[Detection]) -> Table | None:
+    """Areas under the curves of every score."""
+    rows = [(each.name, score_name(each.score), each.auroc, each.aupr) for each in found]
+    caption = (
+        "AUROC: chance that an unknown structure scores higher than a known one, 0.5 without any "
+        "skill. AUPR: mean precision of alarms."
+    )
+    columns = ("unknown set", "score", "AUROC", "AUPR")
+    return Table("detection", "Detection", caption, columns, rows) if rows else None
+
+
+def score_name(key: str) -> str:
+    """The words for a score of `structure_scores`."""
+    base, _, kind = key.rpartition("_")
+    return _SCORE_NAMES.get(base, base) + ("" if kind == "total" else f" ({kind})")
+
+
+def _quantities(each: Judged) -> Iterator[tuple[str, Quantity]]:
+    yield "energy", each.energy
+    atoms = each.atoms[each.energy.frame]
+    values = {name: value / atoms for name, value in vars(each.energy).items() if name in _SCALED}
+    yield "energy per atom", Quantity(**{**vars(each.energy), **values})
+    yield "forces", each.forces
+    yield "stress", each.stress
+
+
+_SCALED = ("label", "mean", "std", "aleatoric", "epistemic", "low", "high")
+
+
+def _errors(quantity: Quantity) -> tuple[float, float, float]:
+    largest = float(np.max(np.abs(quantity.error)))
+    return MILLI * quantity.mae, MILLI * quantity.rmse, MILLI * largest
+
+
+def _r2(quantity: Quantity) -> float | None:
+    variance = float(np.var(quantity.label))
+    return 1 - quantity.rmse**2 / variance if variance > 0 else None
+
+
+def _short(part: Quantity) -> Row:
+    found = judged_quality(part)
+    errors = (MILLI * part.mae, MILLI * part.rmse)
+    if found is None:
+        return (*errors, None, None, None)
+    return (*errors, MILLI * found.sharpness, 100 * found.coverage[0.9], found.calibration_error)
+
+
+def _measures(quantity: Quantity) -> Row | None:
+    found = judged_quality(quantity)
+    if found is None:
+        return None
+    return (
+        MILLI * quantity.rmse,
+        MILLI * found.sharpness,
+        MILLI * found.aleatoric,
+        MILLI * found.epistemic,
+        *(100 * value for value in found.coverage.values()),
+        found.calibration_error,
+        found.miscalibration_area,
+        found.ence,
+        found.nll,
+        MILLI * found.crps,
+        found.rank_correlation,
+    )
+
+
+def judged_quality(quantity: Quantity) -> Quality | None:
+    """Metrics of the predicted σ; None where none is predicted."""
+    return quality(
+        quantity.error,
+        quantity.std,
+        quantity.pit,
+        aleatoric=quantity.aleatoric,
+        epistemic=quantity.epistemic,
+    )
