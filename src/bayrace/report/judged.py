@@ -5,7 +5,7 @@ The only file of the report that knows Evaluation; everything else is written ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,8 +14,10 @@ import torch
 from numpy.typing import NDArray
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
+from bayrace.calibrate.seen import overlap
 from bayrace.data.read import Frame
-from bayrace.report.evaluation import Compared, Evaluation
+from bayrace.potential import Potential
+from bayrace.report.evaluation import Compared, Evaluation, evaluate
 from bayrace.types import Shape
 
 Array = NDArray[np.float64]
@@ -89,6 +91,7 @@ class Judged:
     raw_forces: Quantity | None
     force_error: Array  # (N, 3) eV/Å, nan without a label
     force_std: Array  # (N,) eV/Å, root mean square over directions
+    seen: Mapping[str, int]  # structures the potential was made with, by what they were for
     scores: Mapping[str, Array]  # (S,) by name: large for unknown structures; none of only zeros
 
     @property
@@ -115,6 +118,38 @@ class Judged:
 ENERGY_SCORE, FORCES_SCORE = "energy_total", "forces_mean_total"  # of structure_scores
 
 
+def judge_frames(
+    potential: Potential,
+    frames: Sequence[Frame],
+    *,
+    name: str,
+    role: Role,
+    edge_budget: int = 20_000,
+    progress: Callable[[int], None] | None = None,
+) -> Judged:
+    """Evaluate a potential on frames; twice if it has a calibration, without and with it."""
+
+    def evaluated(*, calibrated: bool) -> Evaluation:
+        return evaluate(
+            potential,
+            frames,
+            name=name,
+            calibrated=calibrated,
+            edge_budget=edge_budget,
+            progress=progress,
+        )
+
+    calibration = potential.calibration
+    return judge(
+        evaluated(calibrated=True),
+        frames,
+        role=role,
+        raw=None if calibration is None else evaluated(calibrated=False),
+        calibration=calibration,
+        seen=overlap(potential.frames, frames),
+    )
+
+
 def judge(
     evaluation: Evaluation,
     frames: Sequence[Frame],
@@ -122,8 +157,12 @@ def judge(
     role: Role,
     raw: Evaluation | None = None,
     calibration: Calibration | None = None,
+    seen: Mapping[str, int] | None = None,
 ) -> Judged:
-    """Flatten an evaluation; `raw` is the same without the potential's `calibration`."""
+    """Flatten an evaluation; `raw` is the same without the potential's `calibration`.
+
+    `seen` says how many of the frames were used in making the potential, see `overlap`.
+    """
     if len(frames) != len(evaluation.atoms):
         raise ValueError(
             f"{len(frames)} frames and an evaluation of {len(evaluation.atoms)}; give the frames "
@@ -140,6 +179,7 @@ def judge(
         raw_forces=None if raw is None else _quantity(raw, "forces", None),
         force_error=evaluation.forces.error,
         force_std=np.sqrt(np.mean(evaluation.forces.std**2, axis=1)),
+        seen=seen or {},
         scores={name: score for name, score in evaluation.scores().items() if score.any()},
     )
 

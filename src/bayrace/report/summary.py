@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bayrace.calibrate.seen import PURPOSES
 from bayrace.metrics.scoring import rank_correlation
 from bayrace.report.document import Figure, Finding, Verdict
 from bayrace.report.judged import LEVEL, Judged, Quantity
@@ -23,6 +24,7 @@ def findings(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Finding
     """The sentences at the top, the most important first."""
     known = [each for each in sets if each.role == "test"]
     return [
+        *_seen(sets),
         *(_accuracy(each) for each in known),
         *_honesty(sets),
         *_ranking(known),
@@ -55,6 +57,18 @@ def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figu
         best = max(found, key=lambda each: each.auroc)
         figures.append(Figure("AUROC", f"{best.auroc:.3f}", "", f"best score, {best.name}"))
     return figures
+
+
+def _seen(sets: Sequence[Judged]) -> Iterator[Finding]:
+    for each in sets:
+        for part in ("train", "valid", "calibration"):
+            if part in each.seen:
+                text = (
+                    f"{each.seen[part]} of the {len(each.frames)} structures of “{each.name}” were "
+                    f"used for {PURPOSES[part]}: what they say of errors and σ is too favourable."
+                )
+                verdict: Verdict = "bad" if part == "train" else "caution"
+                yield Finding(verdict, "This is not a clean test.", text)
 
 
 def _accuracy(each: Judged) -> Finding:

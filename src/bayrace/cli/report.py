@@ -1,0 +1,155 @@
+"""`bayrace report`: one self-contained HTML page on a potential, for a browser or a supplement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import Progress
+
+from bayrace.cli.common import (
+    Debug,
+    Device,
+    EnergyKey,
+    ForcesKey,
+    ModelFile,
+    StressKey,
+    console,
+    friendly,
+)
+from bayrace.process import settle
+
+if TYPE_CHECKING:
+    from bayrace.data.read import Frame, LabelKeys
+    from bayrace.potential import Potential
+    from bayrace.report.judged import Judged, Role
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("report")(friendly(report))
+
+
+def report(
+    model: ModelFile,
+    test: Annotated[
+        list[str] | None,
+        typer.Option(help="Labelled file, or name=file; repeatable. Default: those of the run."),
+    ] = None,
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(help="The same, of structures the potential should not know; repeatable."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="Of the page; default: where MODEL is.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    energy_key: EnergyKey = None,
+    forces_key: ForcesKey = None,
+    stress_key: StressKey = None,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Write a page with every figure and number on a potential; it needs no network.
+
+    \b
+    Examples:
+      bayrace report model.bayrace --test test.xyz --output report.html
+      bayrace report model.bayrace --test 300K=cold.xyz --ood 1200K=hot.xyz
+    """
+    del debug
+    from bayrace.cli.evaluate import label_keys
+    from bayrace.potential import Potential
+    from bayrace.report.build import build_report
+    from bayrace.report.page import render
+    from bayrace.report.provenance import potential_facts, read_histories
+
+    settle()
+    potential = Potential.load(model, device=device)
+    keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
+    sources = named_sources(test or [], ood or [], potential)
+    sets = [judge_file(potential, *source, keys, batch=batch) for source in sources]
+    page = build_report(
+        sets,
+        title=title or default_title(model),
+        subtitle="Errors and uncertainties of an interatomic potential",
+        facts=potential_facts(potential, model),
+        histories=read_histories(model.parent),
+    )
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(render(page), encoding="utf-8")
+    for finding in page.findings:
+        console().print(f"{finding.headline} {finding.text}", markup=False)
+    console().print(f"report: {output.resolve()}", markup=False)
+
+
+def named_sources(
+    test: Sequence[str], ood: Sequence[str], potential: Potential
+) -> list[tuple[str, str, Role]]:
+    """Name, file and role of every set; without any --test, the test files of the training run."""
+    tests = [_named(text) for text in test] or _configured(potential)
+    unknown = [_named(text) for text in ood]
+    names = [name for name, _ in (*tests, *unknown)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"two sets are called {name!r}; tell them apart: --test other=file.xyz"
+            )
+    if not tests:
+        raise ValueError("no test data, and the run of this potential had none; give --test FILE")
+    known: list[tuple[str, str, Role]] = [(name, file, "test") for name, file in tests]
+    return [*known, *((name, file, "ood") for name, file in unknown)]
+
+
+def judge_file(
+    potential: Potential, name: str, file: str, role: Role, keys: LabelKeys, *, batch: int
+) -> Judged:
+    """Evaluate one file with a progress bar, also without recalibration if there is one."""
+    from bayrace.report.judged import judge_frames
+
+    frames = labelled_frames(file, keys)
+    with Progress(console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task(name, total=len(frames))
+        return judge_frames(
+            potential,
+            frames,
+            name=name,
+            role=role,
+            edge_budget=batch,
+            progress=lambda done: progress.update(task, completed=done),
+        )
+
+
+def labelled_frames(file: str, keys: LabelKeys) -> list[Frame]:
+    """The frames of a file, which must have something to compare with."""
+    from bayrace.data.read import DataError, read_frames, split_isolated
+
+    frames, _ = split_isolated(read_frames(file, keys=keys, config_weights={}))
+    if all(frame.energy is None and frame.forces is None for frame in frames):
+        raise DataError(
+            f"{file}: no frame has an energy or forces to compare with; name their keys with "
+            "--energy-key and --forces-key"
+        )
+    return frames
+
+
+def default_title(model: Path) -> str:
+    """The folder of a run, or the name of the file if that says more."""
+    return model.resolve().parent.name if model.stem == "model" else model.stem
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Split name=file; a file without a name is called by its stem."""
+    name, equals, file = text.partition("=")
+    if equals and name and file and not Path(text).exists() and "/" not in name:
+        return name, file
+    return Path(text).name.split(".")[0], text
+
+
+def _configured(potential: Potential) -> list[tuple[str, str]]:
+    """Test files that the configuration of the training run names."""
+    test = potential.config.get("data", {}).get("test") or {}
+    if not isinstance(test, dict):
+        test = {"test": test}
+    return [(str(name), file) for name, file in test.items() if isinstance(file, str)]
