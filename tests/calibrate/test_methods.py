@@ -95,10 +95,23 @@ def test_scaling_cannot_repair_a_shape() -> None:
 
 
 @pytest.mark.parametrize("method", FITS)
+@pytest.mark.parametrize("kind", ["gaussian", "skewed", "heavy"])
+@pytest.mark.parametrize("count", [20, 5000])
+def test_the_new_sigma_is_the_root_mean_square_error(method: str, kind: str, count: int) -> None:
+    z = standard_errors(kind, count) / 3
+    assert FITS[method](z).factor == pytest.approx(math.sqrt(np.mean(z**2)))
+
+
 @pytest.mark.parametrize("kind", ["gaussian", "skewed"])
-def test_the_new_sigma_is_the_root_mean_square_error(method: str, kind: str) -> None:
+def test_shapes_have_unit_scale(kind: str) -> None:
+    """The distribution itself agrees with the σ that stands for it."""
     seen, _ = halves(kind, 3.0)
-    assert FITS[method](seen).factor == pytest.approx(1 / 3, rel=0.02)
+    for method in ("isotonic", "isotonic symmetric", "conformal"):
+        shape = FITS[method](seen).shape
+        assert shape is not None
+        z, p = np.array(shape.z), np.array(shape.p)
+        square = np.sum(np.diff(p) * (z[1:] ** 2 + z[1:] * z[:-1] + z[:-1] ** 2) / 3)
+        assert square == pytest.approx(1.0, abs=0.02)
 
 
 def test_biased_errors_are_covered_though_the_mean_stays() -> None:
@@ -187,7 +200,7 @@ def test_equal_errors_do_no_harm(symmetric: bool) -> None:
     z = np.concatenate([np.zeros(300), np.round(standard_errors("gaussian", 700), 1)])
     for fitted in (isotonic.fit(z, symmetric=symmetric), conformal.fit(z)):
         assert fitted.shape is not None
-        assert fitted.factor == pytest.approx(math.sqrt(np.mean(z**2)), rel=0.05)
+        assert fitted.factor == pytest.approx(math.sqrt(np.mean(z**2)))
 
 
 def test_few_errors_are_refused() -> None:

@@ -2,8 +2,8 @@
 
 With n errors that are exchangeable with a new one, mean ± σ·|z|_(k), k = ⌈(n + 1) p⌉, holds the new
 label with a probability of at least p, whatever the distribution. Levels above n/(n + 1) would need
-infinite intervals; a Gaussian tail gives finite ones there, without that guarantee. The σ itself
-becomes the root mean square of what these intervals describe.
+infinite intervals; a Gaussian tail gives finite ones there, without that guarantee. The σ itself is
+scaled as by `scale`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayrace.calibrate.calibration import Recalibration
-from bayrace.calibrate.shapes import mirrored, root_mean_square, standardised
+from bayrace.calibrate.shapes import mirrored, root_mean_square, shape_of
 
 Array = NDArray[np.float64]
 
@@ -36,5 +36,4 @@ def fit(z: Array) -> Recalibration:
     # One rank above ⌈(n + 1) p⌉ - 1, so that straight lines between knots stay conservative.
     rank = np.minimum(np.floor((count + 1) * level + _APART).astype(int) + 1, count)
     size = np.sort(np.abs(z))[rank - 1] + _APART * np.arange(level.size)
-    factor, shape = standardised(*mirrored(size, level, scale=scale))
-    return Recalibration(factor, count, shape)
+    return Recalibration(scale, count, shape_of(*mirrored(size, level, scale=scale), scale=scale))

@@ -3,6 +3,7 @@
 Kuleshov regresses the observed frequency of PIT values below u on u, monotonically. On the data of
 the fit that regression is their empirical distribution function, so it is taken directly, in
 z = error / σ where it keeps its digits, and thinned to knots that are equidistant in normal scores.
+The new σ is the root mean square of that distribution.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from bayrace.calibrate.calibration import Recalibration
-from bayrace.calibrate.shapes import mirrored, root_mean_square, standardised, upper_tail
+from bayrace.calibrate.shapes import mirrored, root_mean_square, shape_of, upper_tail
 
 Array = NDArray[np.float64]
 
@@ -30,18 +31,18 @@ def fit(z: Array, *, symmetric: bool) -> Recalibration:
             f"{z.size} errors for an isotonic calibration, which needs {MINIMUM}; give more "
             "frames, or use --method scale"
         )
-    knots = _even(np.abs(z)) if symmetric else _skewed(z)
-    factor, shape = standardised(*knots)
-    return Recalibration(factor, z.size, shape)
+    factor = root_mean_square(z)
+    knots = _even(np.abs(z), factor) if symmetric else _skewed(z, factor)
+    return Recalibration(factor, z.size, shape_of(*knots, scale=factor))
 
 
-def _skewed(z: Array) -> tuple[Array, Array]:
+def _skewed(z: Array, scale: float) -> tuple[Array, Array]:
     count = z.size
     limit = float(special.ndtri(count / (count + 1)))
     level = special.ndtr(np.linspace(-limit, limit, _knots(count)))
     place = np.interp(level * (count + 1), np.arange(1, count + 1), np.sort(z))
     at, p = _merged(place, level)
-    scale, left = root_mean_square(z), 1 / (count + 1)
+    left = 1 / (count + 1)
     above, above_p = upper_tail(float(at[-1]), left, scale=scale)
     below, below_p = upper_tail(float(-at[0]), left, scale=scale)
     return (
@@ -50,12 +51,12 @@ def _skewed(z: Array) -> tuple[Array, Array]:
     )
 
 
-def _even(size: Array) -> tuple[Array, Array]:
+def _even(size: Array, scale: float) -> tuple[Array, Array]:
     count = size.size
     limit = float(special.ndtri((1 + count / (count + 1)) / 2))
     level = 2 * special.ndtr(np.linspace(0, limit, _knots(count) // 2 + 1)[1:]) - 1
     place = np.interp(level * (count + 1), np.arange(count + 1), np.sort([0.0, *size]))
-    return mirrored(*_merged(place, level), scale=root_mean_square(size))
+    return mirrored(*_merged(place, level), scale=scale)
 
 
 def _knots(count: int) -> int:

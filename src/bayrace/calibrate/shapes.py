@@ -1,4 +1,4 @@
-"""Knots of distributions: tails beyond the data, mirroring, and the scale that makes σ honest."""
+"""Knots of distributions: tails beyond the data, mirroring, and the scale that makes σ right."""
 
 from __future__ import annotations
 
@@ -35,19 +35,17 @@ def mirrored(size: Array, level: Array, *, scale: float) -> tuple[Array, Array]:
     return np.concatenate([-z[::-1], [0.0], z]), np.concatenate([1 - p[::-1], [0.5], p])
 
 
-def standardised(z: Array, p: Array) -> tuple[float, Shape]:
-    """The root mean square of a piecewise-linear distribution, and its shape in units of that.
-
-    Taken about the predicted mean, which does not move; without a bias it is the variance.
-    """
-    low, high = z[:-1], z[1:]
-    square = float(np.sum(np.diff(p) * (low**2 + low * high + high**2) / 3))
-    factor = math.sqrt(square)
-    return factor, Shape(tuple((z / factor).tolist()), tuple(p.tolist()))
+def shape_of(z: Array, p: Array, *, scale: float) -> Shape:
+    """The distribution with these knots in units of a scale."""
+    return Shape(tuple((z / scale).tolist()), tuple(p.tolist()))
 
 
 def root_mean_square(z: Array) -> float:
-    """√⟨z²⟩; refused where it is 0, as no scale can be found then."""
+    """√⟨z²⟩, the factor that makes σ the root mean square of the errors.
+
+    Taken about the predicted mean, which does not move; without a bias it is that of the variance.
+    Where it is 0 no scale can be found.
+    """
     value = math.sqrt(float(np.mean(z**2)))
     if not (math.isfinite(value) and value > 0):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""`bayrace evaluate`: errors of a potential on labelled files, beside the σ it predicted."""
+"""`bayrace evaluate`: errors of a potential on labelled files, and how well it knew them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress
 
 from bayrace.cli.common import (
@@ -22,7 +23,11 @@ from bayrace.cli.common import (
 from bayrace.process import settle
 
 if TYPE_CHECKING:
-    from bayrace.data.read import LabelKeys
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from bayrace.data.read import Frame, LabelKeys
+    from bayrace.metrics.ood import Detection
     from bayrace.potential import Potential
     from bayrace.report.evaluation import Evaluation
 
@@ -35,6 +40,10 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     model: ModelFile,
     files: Annotated[list[str], typer.Argument(help="Labelled files; globs, file.xyz@:100.")],
+    ood: Annotated[
+        list[str] | None,
+        typer.Option(help="A file of unknown structures, to be told from the others; repeatable."),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the numbers (eV, Å) here.")
     ] = None,
@@ -48,31 +57,82 @@ def evaluate(
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
-    """Compare a potential with labelled structures.
+    """Compare a potential with labelled structures: errors, and the quality of predicted σ.
 
     \b
     Examples:
       bayrace evaluate model.bayrace test.xyz
       bayrace evaluate model.bayrace test_300K.xyz test_1200K.xyz --json errors.json
+      bayrace evaluate model.bayrace test_300K.xyz --ood test_1200K.xyz
       bayrace evaluate model.bayrace test.xyz --energy-key REF_energy --forces-key REF_forces
     """
     del debug
-    from bayrace.cli.tables import evaluation_table
     from bayrace.potential import Potential
 
     settle()
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
+    unknown = ood or []
+    names = [Path(file).name for file in (*files, *unknown)]
     evaluations = []
-    names = [Path(file).name for file in files]
-    for file, name in zip(files, names, strict=True):
+    for file, name in zip((*files, *unknown), names, strict=True):
         unique = name if names.count(name) == 1 else file
         evaluations.append(evaluate_file(potential, file, keys, name=unique, batch=batch))
-        console().print(evaluation_table(evaluations[-1]))
+        show(evaluations[-1])
+    detected = detect(evaluations[: len(files)], evaluations[len(files) :])
     if json_file is not None:
-        write_json(json_file, model, evaluations)
+        write_json(json_file, model, evaluations, detected)
     if figures is not None:
         draw(figures, evaluations)
+
+
+def show(evaluation: Evaluation) -> None:
+    """Print the tables of one set."""
+    from bayrace.cli.tables import evaluation_table, quality_table
+
+    out = console()
+    out.print(evaluation_table(evaluation))
+    quality = quality_table(evaluation)
+    if quality is not None:
+        out.print(quality)
+
+
+def detect(
+    known: list[Evaluation], unknown: list[Evaluation]
+) -> dict[str, dict[str, Detection | None]]:
+    """How well the known sets together are told from each unknown one, printed; by its name."""
+    from bayrace.cli.tables import detection_table
+    from bayrace.metrics.ood import detections
+
+    found = {}
+    joined = join_scores(known)
+    for each in unknown:
+        found[each.name] = detections(joined, each.scores())
+        table = detection_table(" + ".join(k.name for k in known), each.name, found[each.name])
+        text = f"{each.name}: no σ is predicted, so nothing tells it from known structures"
+        console().print(text if table is None else table)
+    return found
+
+
+def join_scores(evaluations: list[Evaluation]) -> dict[str, NDArray[np.float64]]:
+    """Scores of all structures of several sets."""
+    import numpy as np
+
+    parts = [each.scores() for each in evaluations]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def warn_if_seen(potential: Potential, frames: list[Frame], name: str) -> None:
+    """Say so if frames had a part in making the potential, as errors on them are no evidence."""
+    from bayrace.calibrate.seen import PURPOSES, overlap
+
+    found = overlap(potential.frames, frames)
+    used = [f"{count} for {PURPOSES[part]}" for part, count in found.items() if part != "test"]
+    if used:
+        console(stderr=True).print(
+            f"[yellow]warning:[/] {escape(name)}: of {len(frames)} frames, this potential used "
+            f"{', '.join(used)}; errors on them are smaller than on new ones"
+        )
 
 
 def label_keys(
@@ -108,6 +168,7 @@ def evaluate_file(
             f"{file}: no frame has an energy or forces to compare with; name their keys with "
             "--energy-key and --forces-key, or use bayrace predict"
         )
+    warn_if_seen(potential, frames, name)
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=len(frames))
         return compare(
@@ -119,9 +180,22 @@ def evaluate_file(
         )
 
 
-def write_json(path: Path, model: Path, evaluations: list[Evaluation]) -> None:
+def write_json(
+    path: Path,
+    model: Path,
+    evaluations: list[Evaluation],
+    detected: dict[str, dict[str, Detection | None]],
+) -> None:
     """Write the numbers, in eV and Å."""
-    content = {"model": str(model), "sets": {each.name: each.to_json() for each in evaluations}}
+    detection = {
+        name: {score: None if each is None else each.to_json() for score, each in found.items()}
+        for name, found in detected.items()
+    }
+    content = {
+        "model": str(model),
+        "sets": {each.name: each.to_json() for each in evaluations},
+        "detection": detection,
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
     console().print(f"numbers: {path}")

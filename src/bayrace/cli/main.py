@@ -7,7 +7,18 @@ from typing import Annotated
 import typer
 
 import bayrace
-from bayrace.cli import demo, evaluate, info, predict, schema, template, train, validate
+from bayrace.cli import (
+    calibrate,
+    demo,
+    evaluate,
+    info,
+    predict,
+    report,
+    schema,
+    template,
+    train,
+    validate,
+)
 
 app = typer.Typer(
     name="bayrace",
@@ -17,7 +28,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (train, evaluate, predict, validate, info, template, schema, demo):
+for _command in (
+    train,
+    evaluate,
+    calibrate,
+    predict,
+    report,
+    validate,
+    info,
+    template,
+    schema,
+    demo,
+):
     _command.register(app)
 
 

@@ -1,15 +1,18 @@
-"""Evaluations as tables: errors in meV beside the σ that was predicted."""
+"""Evaluations as tables: errors in meV, quality of the predicted σ, detection of the unknown."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
 from bayrace.data.frame import symbols_of
 from bayrace.metrics.accuracy import Errors, Quantities
+from bayrace.metrics.calibration import SHOWN_LEVELS
+from bayrace.metrics.ood import Detection
+from bayrace.metrics.quality import Quality, Whitened
 from bayrace.report.evaluation import Compared, Evaluation
 
 COLUMNS = ("quantity", "unit", "count", "MAE", "RMSE", "R²", "predicted σ")
@@ -21,19 +24,66 @@ _QUANTITIES = (
     ("stress", "stress", "meV/Å³"),
 )
 CAPTION = "predicted σ: root mean square; it equals the RMSE where the uncertainty is right"
+QUALITY_COLUMNS = (
+    "quantity",
+    "CE",
+    "area",
+    *(f"{100 * level:.0f} %" for level in SHOWN_LEVELS),
+    "ENCE",
+    "NLL",
+    "CRPS",
+    "rank corr.",
+)
+QUALITY_CAPTION = (
+    "CE: calibration error, 0 to 0.332; area: miscalibration, 0 to 0.5; %: labels inside the "
+    "interval;\nCRPS in meV, meV/Å, meV/Å³; whitened: ellipsoids of force vectors"
+)
+CALIBRATION_COLUMNS = (
+    "quantity",
+    "count",
+    "CE before",
+    "after",
+    "in 90 % before",
+    "after",
+    "factor of σ",
+)
+DETECTION_COLUMNS = ("score", "AUROC", "AUPR")
+_SCORES = {
+    "energy_total": "energy σ / √atoms",
+    "energy_epistemic": "energy σ / √atoms, epistemic",
+    "forces_mean_total": "mean force σ",
+    "forces_max_total": "largest force σ",
+    "forces_mean_epistemic": "mean force σ, epistemic",
+    "forces_max_epistemic": "largest force σ, epistemic",
+}
 
 
 def evaluation_table(evaluation: Evaluation) -> Table:
-    """All rows of an evaluation, for the terminal."""
+    """Errors of an evaluation, for the terminal."""
     title = f"{evaluation.name}: {evaluation.accuracy.frames} frames"
-    table = Table(*COLUMNS, title=Text(title), caption=CAPTION, title_justify="left")
-    for column in table.columns[2:]:
-        column.justify = "right"
-    for section in evaluation_sections(evaluation):
-        for row in section:
-            table.add_row(*map(Text, row))  # as Text, since [hot] would be read as markup
-        table.add_section()
-    return table
+    return _table(title, COLUMNS, evaluation_sections(evaluation), caption=CAPTION, texts=2)
+
+
+def quality_table(evaluation: Evaluation) -> Table | None:
+    """Metrics of the predicted σ, for the terminal; None where none is predicted."""
+    sections = [section for section in quality_sections(evaluation) if section]
+    title = f"{evaluation.name}: quality of the predicted σ"
+    if not sections:
+        return None
+    return _table(title, QUALITY_COLUMNS, sections, caption=QUALITY_CAPTION)
+
+
+def detection_table(
+    known: str, unknown: str, found: Mapping[str, Detection | None]
+) -> Table | None:
+    """AUROC and AUPR of every score that says anything; None where none does."""
+    rows = [
+        (_SCORES[name], f"{each.auroc:.3f}", f"{each.aupr:.3f}")
+        for name, each in found.items()
+        if each is not None
+    ]
+    title = f"{unknown} (unknown) against {known} (known)"
+    return _table(title, DETECTION_COLUMNS, [rows]) if rows else None
 
 
 def evaluation_sections(evaluation: Evaluation) -> Iterator[list[Row]]:
@@ -50,6 +100,69 @@ def evaluation_sections(evaluation: Evaluation) -> Iterator[list[Row]]:
     if len(types) > 1:
         for name, quantities in types.items():
             yield list(_rows(evaluation, quantities, name))
+
+
+def quality_sections(evaluation: Evaluation) -> Iterator[list[Row]]:
+    """Rows in the order of `evaluation_sections`; empty where no σ is predicted."""
+    yield list(_quality_rows(evaluation, ""))
+    yield [
+        _quality_row(f"forces on {symbols_of([number])}", found)
+        for number in evaluation.accuracy.forces_by_element
+        for found in [evaluation.forces.quality(evaluation.numbers == number)]
+        if found is not None
+    ]
+    types = evaluation.accuracy.by_config_type
+    if len(types) > 1:
+        for name in types:
+            yield list(_quality_rows(evaluation, name))
+
+
+def _table(
+    title: str,
+    columns: Sequence[str],
+    sections: Iterable[Sequence[Row]],
+    *,
+    caption: str | None = None,
+    texts: int = 1,
+) -> Table:
+    """A table whose columns after the first `texts` are numbers."""
+    table = Table(*columns, title=Text(title), caption=caption, title_justify="left")
+    for column in table.columns[texts:]:
+        column.justify = "right"
+    for section in sections:
+        for row in section:
+            table.add_row(*map(Text, row))  # as Text, since [hot] would be read as markup
+        table.add_section()
+    return table
+
+
+def _quality_rows(evaluation: Evaluation, config_type: str) -> Iterator[Row]:
+    frames = evaluation.config_types == config_type if config_type else None
+    atoms = None if frames is None else frames.repeat(evaluation.atoms)
+    suffix = f" [{config_type}]" if config_type else ""
+    found = evaluation.uncertainty(frames)
+    if found["energy"] is not None:
+        yield _quality_row(f"energy{suffix}", found["energy"])
+    whitened = evaluation.whitened(atoms)
+    if found["forces"] is not None:
+        yield _quality_row(f"forces{suffix}", found["forces"])
+        if whitened is not None:
+            yield _quality_row(f"forces{suffix}, whitened", whitened)
+    if found["stress"] is not None:
+        yield _quality_row(f"stress{suffix}", found["stress"])
+
+
+def _quality_row(title: str, found: Quality | Whitened) -> Row:
+    coverage = tuple(f"{100 * value:.1f}" for value in found.coverage.values())
+    common = (title, f"{found.calibration_error:.5f}", f"{found.miscalibration_area:.4f}")
+    if isinstance(found, Whitened):
+        return (*common, *coverage, "–", f"{found.nll:.3f}", "–", "–")
+    rest = (_number(found.ence), _number(found.nll), _milli(found.crps))
+    return (*common, *coverage, *rest, _number(found.rank_correlation))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _rows(evaluation: Evaluation, quantities: Quantities, config_type: str) -> Iterator[Row]:
@@ -75,3 +188,20 @@ def _milli(value: float) -> str:
     """A number in eV as meV with three significant digits or two decimals."""
     number = 1000 * value
     return f"{number:.2f}" if abs(number) >= 0.1 or number == 0 else f"{number:.2g}"
+
+
+def calibration_table(before: Evaluation, after: Evaluation, factors: Mapping[str, str]) -> Table:
+    """Calibration errors before and after a recalibration, and its factors of σ by quantity."""
+    rows = []
+    pairs = [
+        (name, found, after.uncertainty()[name]) for name, found in before.uncertainty().items()
+    ]
+    whole = [*pairs, ("forces, whitened", before.whitened(), after.whitened())]
+    for name, old, new in whole:
+        if old is not None and new is not None:
+            errors = (f"{old.calibration_error:.5f}", f"{new.calibration_error:.5f}")
+            inside = (f"{100 * old.coverage[0.9]:.1f}", f"{100 * new.coverage[0.9]:.1f}")
+            rows.append((name, str(old.count), *errors, *inside, factors.get(name, "")))
+    title = f"{before.name}: {before.accuracy.frames} frames, the ones fitted to"
+    caption = "on new frames the error after is larger: see bayrace evaluate"
+    return _table(title, CALIBRATION_COLUMNS, [rows], caption=caption)

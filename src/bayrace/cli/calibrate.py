@@ -1,0 +1,179 @@
+"""`bayrace calibrate`: fit a recalibration to validation data and store it in the potential."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.progress import Progress
+
+from bayrace.cli.common import (
+    Debug,
+    Device,
+    EnergyKey,
+    ForcesKey,
+    ModelFile,
+    StressKey,
+    console,
+    friendly,
+)
+from bayrace.process import settle
+
+if TYPE_CHECKING:
+    from bayrace.calibrate.calibration import Calibration, Recalibration
+    from bayrace.data.read import Frame
+    from bayrace.potential import Potential
+    from bayrace.types import Prediction
+
+Method = Literal["scale", "scale-element", "isotonic", "conformal"]
+Batches = list[tuple[list["Frame"], "Prediction"]]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("calibrate")(friendly(calibrate))
+
+
+def calibrate(
+    model: ModelFile,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(help="Labelled files; default: the validation set of the training run."),
+    ] = None,
+    method: Annotated[Method, typer.Option(help="How σ is changed.")] = "scale",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Default: MODEL-calibrated.bayrace.")
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    energy_key: EnergyKey = None,
+    forces_key: ForcesKey = None,
+    stress_key: StressKey = None,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Make predicted uncertainties agree with errors on validation data.
+
+    Predicted energies and forces do not change, only their σ and intervals do. Frames that the
+    potential was trained on, or that are kept for its test, are refused.
+
+    \b
+    Methods:
+      scale          one factor of σ for each quantity
+      scale-element  one factor of the force σ for each element
+      isotonic       the distribution of errors that was seen, instead of a Gaussian
+      conformal      intervals that hold a label at least as often as they claim
+
+    \b
+    Examples:
+      bayrace calibrate model.bayrace
+      bayrace calibrate model.bayrace valid.xyz --method isotonic -o calibrated.bayrace
+    """
+    del debug
+    from bayrace.cli.evaluate import label_keys
+    from bayrace.potential import Potential
+
+    settle()
+    potential = Potential.load(model, device=device)
+    if files:
+        from bayrace.data.read import read_frames, split_isolated
+
+        keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
+        frames, _ = split_isolated(read_frames(files, keys=keys, config_weights={}))
+        name = ", ".join(Path(file).name for file in files)
+    else:
+        frames, name = validation_frames(potential), "validation set"
+    target = output or model.with_name(f"{model.stem}-calibrated{model.suffix}")
+    calibrated = fit(potential, frames, method=method, name=name, batch=batch)
+    calibrated.save(target)
+    console().print(f"potential: {target}")
+
+
+def validation_frames(potential: Potential) -> list[Frame]:
+    """The validation set of the run that the potential came from, read again."""
+    import numpy as np
+
+    from bayrace.config import make_config
+    from bayrace.data.frame import DataError
+    from bayrace.data.split import frame_hashes
+    from bayrace.run import read_splits
+
+    config = make_config(potential.config, source="the configuration in the potential")
+    frames = read_splits(config).valid
+    known = potential.frames.get("valid")
+    if known is not None and not np.isin(frame_hashes(frames), known).all():
+        raise DataError(
+            f"{', '.join(config.data.train)}: the data are not those of the training any more, so "
+            "its validation set cannot be found; give a file with other frames"
+        )
+    return frames
+
+
+def fit(
+    potential: Potential, frames: list[Frame], *, method: Method, name: str, batch: int
+) -> Potential:
+    """The potential with a calibration fitted to these frames; tells what it does to them."""
+    from bayrace.calibrate.fit import fit_calibration
+    from bayrace.calibrate.seen import refuse_seen
+    from bayrace.cli.tables import calibration_table
+    from bayrace.data.split import frame_hashes
+    from bayrace.report.evaluation import evaluate_predictions
+
+    if not potential.frames:
+        console(stderr=True).print(
+            "[yellow]warning:[/] this potential does not say which frames it was trained on; make "
+            "sure that these are others"
+        )
+    refuse_seen(potential.frames, frames)
+    raw = predictions(potential, frames, batch=batch)
+    calibration = fit_calibration(raw, method=method)
+    calibrated = replace(
+        potential,
+        calibration=calibration,
+        frames={**potential.frames, "calibration": frame_hashes(frames)},
+    )
+    before = evaluate_predictions(raw, frames, name=name)
+    after = evaluate_predictions(applied(calibration, raw), frames, name=name)
+    console().print(calibration_table(before, after, factors(calibration)))
+    return calibrated
+
+
+def predictions(potential: Potential, frames: list[Frame], *, batch: int) -> Batches:
+    """Raw predictions with a progress bar."""
+    stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
+    with Progress(console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("predicting", total=len(frames))
+        return list(
+            potential.predict_frames(
+                frames,
+                stress=stress,
+                calibrated=False,
+                edge_budget=batch,
+                progress=lambda done: progress.update(task, completed=done),
+            )
+        )
+
+
+def applied(calibration: Calibration, batches: Batches) -> Batches:
+    """The same predictions, calibrated."""
+    import numpy as np
+
+    return [
+        (frames, calibration.apply(raw, np.concatenate([frame.numbers for frame in frames])))
+        for frames, raw in batches
+    ]
+
+
+def factors(calibration: Calibration) -> dict[str, str]:
+    """The factors of σ by quantity, as text."""
+    from bayrace.data.frame import symbols_of
+
+    def text(fitted: Recalibration) -> str:
+        elements = sorted(fitted.by_element.items())
+        return (
+            ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements) or f"{fitted.factor:.3g}"
+        )
+
+    fitted = {name: getattr(calibration, name) for name in ("energy", "forces", "stress")}
+    return {name: text(each) for name, each in fitted.items() if each is not None}
