@@ -126,54 +126,69 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
 
 
 def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
-    """Figures as PNG files and inside one HTML page."""
-    from bayrace.cli.tables import COLUMNS, evaluation_sections
-    from bayrace.report import figures, html
+    """Figures as PNG files, and the report as one HTML page."""
+    from bayrace.data.embedded import embedded_frames
+    from bayrace.report.build import build_report
+    from bayrace.report.document import Code, Section
+    from bayrace.report.judged import judge
+    from bayrace.report.page import render
+    from bayrace.report.panels.dynamics import dynamics_panels
+    from bayrace.report.provenance import potential_facts
 
-    sets = result.evaluations
+    write_figures(output, result, trajectory)
+    known, hot = result.evaluations
+    panels = dynamics_panels(
+        time=trajectory.time,
+        potential_energy=trajectory.potential_energy,
+        temperature=trajectory.temperature,
+        force_spread=trajectory.force_spread,
+    )
+    report = build_report(
+        [
+            judge(known, embedded_frames("ethanol-test"), role="test"),
+            judge(hot, embedded_frames("ethanol-hot"), role="ood"),
+        ],
+        title="bayrace demo: ethanol",
+        subtitle=_INTRODUCTION,
+        facts=potential_facts(result.potential, result.folder / "model.bayrace"),
+        histories={"run": result.fit.history},
+        extra=[
+            Section("dynamics", "Molecular dynamics", _DYNAMICS, panels),
+            Section("use", "Use it", "", [Code(_USE.format(folder=result.folder))]),
+        ],
+    )
+    page = output / "report.html"
+    page.write_text(render(report), encoding="utf-8")
+    return page
+
+
+def write_figures(output: Path, result: RunResult, trajectory: Trajectory) -> None:
+    """Figures as PNG files, for slides."""
+    from bayrace.report import figures
+
     drawings = {
-        "parity": (figures.parity(sets), "Predicted against reference (GFN2-xTB) values."),
-        "error-against-sigma": (
-            figures.error_against_spread(sets),
-            "Every point is a structure (left) or a force component (right). Large dots: RMSE in "
-            "bins of predicted σ; on the dashed line the uncertainty is exactly right.",
-        ),
-        "sigma": (
-            figures.spread_histograms(sets),
-            "Distributions of the predicted σ. One network learns the noise of what it has seen, "
-            "not its ignorance of what it has not: compare σ with the errors of the hot set.",
-        ),
-        "learning": (figures.learning_curves(result.fit.history), "The course of training."),
-        "dynamics": (
-            figures.trajectory(
-                time=trajectory.time,
-                potential_energy=trajectory.potential_energy,
-                temperature=trajectory.temperature,
-                force_spread=trajectory.force_spread,
-            ),
-            "Langevin dynamics at 300 K, with the σ of every step.",
+        "parity": figures.parity(result.evaluations),
+        "error-against-sigma": figures.error_against_spread(result.evaluations),
+        "sigma": figures.spread_histograms(result.evaluations),
+        "learning": figures.learning_curves(result.fit.history),
+        "dynamics": figures.trajectory(
+            time=trajectory.time,
+            potential_energy=trajectory.potential_energy,
+            temperature=trajectory.temperature,
+            force_spread=trajectory.force_spread,
         ),
     }
-    blocks = [html.paragraph(_INTRODUCTION)]
-    for each in sets:
-        rows = [row for section in evaluation_sections(each) for row in section]
-        blocks += [html.heading(each.name), html.table(COLUMNS, rows)]
-    blocks.append(html.heading("Figures"))
-    for name, (figure, caption) in drawings.items():
+    for name, figure in drawings.items():
         figures.save(figure, output / f"{name}.png")
-        blocks.append(html.picture(figure, caption))
-    blocks += [html.heading("Use it"), html.code(_USE.format(folder=result.folder))]
-    page = output / "report.html"
-    page.write_text(html.page("bayrace demo: ethanol", blocks), encoding="utf-8")
-    return page
 
 
 _INTRODUCTION = (
     "A small RACE network, trained for a few minutes on 400 structures of ethanol at 300 K, "
     "predicts energies, forces, and for each of them a variance: for each atom's force a 3×3 "
-    "covariance. Below are its errors on structures like those it has seen, and on hot ones it "
-    "has not, beside the σ it predicted."
+    "covariance. Here are its errors on structures like those it has seen, and on hot ones it "
+    "has not, beside the σ it predicted. References are GFN2-xTB."
 )
+_DYNAMICS = "Langevin dynamics at 300 K with this potential, and the σ on the way."
 _USE = """from ase.io import read
 from bayrace import Calculator
 

@@ -9,6 +9,7 @@ import typer
 import bayrace
 from bayrace.cli import (
     calibrate,
+    compare,
     demo,
     evaluate,
     info,
@@ -32,6 +33,7 @@ for _command in (
     train,
     evaluate,
     calibrate,
+    compare,
     predict,
     report,
     validate,

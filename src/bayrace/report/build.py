@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bayrace.report.document import Block, Panel, Report, Section, Table
+from bayrace.report.document import Block, Report, Section, Table
 from bayrace.report.judged import Judged
 from bayrace.report.panels.accuracy import parity_panels
 from bayrace.report.panels.ood import Detection, detections, histogram_panels, roc_panel
@@ -20,7 +20,7 @@ from bayrace.report.tables import (
     detection_table,
     element_table,
     type_table,
-    uncertainty_table,
+    uncertainty_tables,
 )
 
 
@@ -74,13 +74,12 @@ def _uncertainty(sets: Sequence[Judged]) -> Section | None:
         *calibration_panels(sets),
         *interval_panels(sets),
     ]
-    table = uncertainty_table(sets)
     return _section(
         "uncertainty",
         "Are the uncertainties right?",
         "A predicted σ is right when errors are as large as it says, for every size of σ: its "
         "intervals then hold as many references as they claim.",
-        [*blocks, table] if table else blocks,
+        [*blocks, *uncertainty_tables(sets)],
     )
 
 
@@ -131,6 +130,3 @@ def _numbers(each: Judged) -> dict[str, Any]:
         columns["forces_rmse"] = np.sqrt(squares / components)
     columns |= {f"score_{name}": values for name, values in each.scores.items()}
     return {"role": each.role, "structures": columns}
-
-
-__all__ = ["Panel", "build_report"]

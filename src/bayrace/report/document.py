@@ -132,7 +132,7 @@ class Structure:
     title: str
     detail: str
     symbols: Sequence[str]
-    positions: NDArray[np.float64]  # (n, 3) Å
+    positions: NDArray[np.float64]  # (n, 3) Å, around the origin where there is no cell
     cell: NDArray[np.float64] | None  # (3, 3) Å, rows are lattice vectors
     spread: NDArray[np.float64] | None  # (n,) predicted force σ, meV/Å; None if none is predicted
     error: NDArray[np.float64] | None  # (n, 3) force error, meV/Å
@@ -158,7 +158,14 @@ class Structures:
     structures: Sequence[Structure]
 
 
-Block = Panel | Table | Structures
+@dataclass(frozen=True)
+class Code:
+    """Lines to be copied."""
+
+    text: str
+
+
+Block = Panel | Table | Structures | Code
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 from functools import cache
 from importlib import resources
 
-from bayrace.report.document import Block, Cell, Panel, Report, Section, Structures, Table
+from bayrace.report.document import Block, Cell, Code, Panel, Report, Section, Structures, Table
 
 _SCRIPTS = ("chart.js", "viewer.js", "report.js")
 _VERDICTS = {"good": "Good", "caution": "Caution", "bad": "Problem", "note": "Note"}
@@ -134,6 +134,8 @@ def _block(block: Block) -> str:
         return _table(block)
     if isinstance(block, Structures):
         return _viewer(block)
+    if isinstance(block, Code):
+        return f"<pre>{html.escape(block.text)}</pre>"
     return _panel(block)
 
 

@@ -51,6 +51,7 @@ def _wrongness(each: Judged) -> Array:
 
 def _structure(each: Judged, place: int, wrong: float) -> Structure:
     frame = each.frames[place]
+    periodic = bool(frame.pbc.any())
     atoms = slice(each.starts[place], each.starts[place + 1])
     error = MILLI * each.force_error[atoms]
     spread = MILLI * each.force_std[atoms]
@@ -58,8 +59,8 @@ def _structure(each: Judged, place: int, wrong: float) -> Structure:
         title=f"{each.name}, frame {frame.index}",
         detail=_detail(each, place, wrong),
         symbols=[symbols_of([number]) for number in frame.numbers],
-        positions=frame.positions - frame.positions.mean(axis=0),
-        cell=frame.cell if frame.pbc.any() else None,
+        positions=frame.positions if periodic else frame.positions - frame.positions.mean(axis=0),
+        cell=frame.cell if periodic else None,
         spread=spread if spread.any() else None,
         error=None if np.isnan(error).any() else error,
     )

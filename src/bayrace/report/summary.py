@@ -113,10 +113,14 @@ def _coverage(each: Judged, quantity: Quantity, title: str) -> Finding:
         advice = (
             " Do not trust σ there; add such structures to the training data."
             if each.role == "ood"
-            else " Recalibrate with bayrace calibrate, on validation data."
+            else " The recalibration was fitted to easier structures."
+            if each.recalibrated
+            else " Recalibrate on validation data: bayrace calibrate."
         )
         return Finding(verdict, f"σ of the {where} is too small.", seen + advice)
-    advice = "" if each.role == "ood" else " Recalibrating makes the intervals narrower."
+    advice = " Recalibrating (bayrace calibrate) makes the intervals narrower."
+    if each.role == "ood" or each.recalibrated:
+        advice = ""
     return Finding("caution", f"σ of the {where} is too large.", seen + advice)
 
 

@@ -15,12 +15,15 @@ from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.ood import Detection
 
 Row = Sequence[Cell]
-_DEFINED = (
+_SIZES = (
     "σ: root mean square of the predicted one, equal to the RMSE where it is right, and its parts "
-    "from noise (aleatoric) and from the posterior (epistemic). In x %: share of references inside "
-    "the x % interval. CE: calibration error. Area: between calibration curve "
-    "and diagonal. ENCE: mean of |σ − RMSE|/σ over bins. NLL (of eV) and CRPS: of a normal "
-    "distribution, less is better. ρ: rank correlation of |error| and σ."
+    "from noise (aleatoric) and from the posterior (epistemic), in meV, meV/Å and meV/Å³. In x %: "
+    "percentage of references inside the x % interval."
+)
+_SCORES = (
+    "CE: calibration error. Area: between calibration curve and diagonal. ENCE: mean over bins of "
+    "|σ − RMSE|/σ. NLL (of eV and Å) and CRPS (meV, meV/Å, meV/Å³): of a normal distribution. All "
+    "of them: less is better. ρ: rank correlation of |error| and σ, more is better."
 )
 _SCORE_NAMES = {
     "energy": "σ of the energy / √atoms",
@@ -45,10 +48,10 @@ def accuracy_table(sets: Sequence[Judged]) -> Table:
     return Table("accuracy", "Errors", caption, columns, rows)
 
 
-def uncertainty_table(sets: Sequence[Judged]) -> Table | None:
-    """Everything that measures a predicted σ; None where nothing is predicted."""
-    rows = [
-        (each.name, title, *measures)
+def uncertainty_tables(sets: Sequence[Judged]) -> list[Table]:
+    """Everything that measures a predicted σ; nothing where none is predicted."""
+    found = [
+        ((each.name, title), quantity, measured)
         for each in sets
         for title, quantity in (
             ("energy, before", each.raw_energy),
@@ -58,13 +61,20 @@ def uncertainty_table(sets: Sequence[Judged]) -> Table | None:
             ("stress", each.stress),
         )
         if quantity is not None
-        for measures in [_measures(quantity)]
-        if measures is not None
+        for measured in [judged_quality(quantity)]
+        if measured is not None
     ]
     parts = ("RMSE", "σ", "aleatoric", "epistemic")
     levels = (f"in {100 * level:.0f} %" for level in SHOWN_LEVELS)
-    columns = ("set", "quantity", *parts, *levels, "CE", "area", "ENCE", "NLL", "CRPS", "ρ")
-    return Table("uncertainty", "Quality of σ", _DEFINED, columns, rows) if rows else None
+    sizes = [(*who, *_sizes(quantity, measured)) for who, quantity, measured in found]
+    scores = [(*who, *_scores(measured)) for who, _, measured in found]
+    whose = ("set", "quantity")
+    names = ("CE", "area", "ENCE", "NLL", "CRPS", "ρ")
+    tables = [
+        Table("coverage", "Size and coverage of σ", _SIZES, (*whose, *parts, *levels), sizes),
+        Table("scores", "Scores of σ", _SCORES, (*whose, *names), scores),
+    ]
+    return tables if found else []
 
 
 def element_table(sets: Sequence[Judged]) -> Table | None:
@@ -144,23 +154,14 @@ def _short(part: Quantity) -> Row:
     return (*errors, MILLI * found.sharpness, 100 * found.coverage[0.9], found.calibration_error)
 
 
-def _measures(quantity: Quantity) -> Row | None:
-    found = judged_quality(quantity)
-    if found is None:
-        return None
-    return (
-        MILLI * quantity.rmse,
-        MILLI * found.sharpness,
-        MILLI * found.aleatoric,
-        MILLI * found.epistemic,
-        *(100 * value for value in found.coverage.values()),
-        found.calibration_error,
-        found.miscalibration_area,
-        found.ence,
-        found.nll,
-        MILLI * found.crps,
-        found.rank_correlation,
-    )
+def _sizes(quantity: Quantity, found: Quality) -> Row:
+    sizes = (quantity.rmse, found.sharpness, found.aleatoric, found.epistemic)
+    return (*(MILLI * size for size in sizes), *(100 * each for each in found.coverage.values()))
+
+
+def _scores(found: Quality) -> Row:
+    calibrated = (found.calibration_error, found.miscalibration_area, found.ence)
+    return (*calibrated, found.nll, MILLI * found.crps, found.rank_correlation)
 
 
 def judged_quality(quantity: Quantity) -> Quality | None:

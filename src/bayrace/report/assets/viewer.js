@@ -80,7 +80,7 @@ const BayraceViewer = (() => {
     const colours = structure.symbols.map((_, n) => hex(colour(structure.spread ? structure.spread[n] : null, state.top)));
     const colorfunc = (atom) => colours[atom.index];
     viewer.setBackgroundColor(hex(rgb("--panel")));
-    viewer.setStyle({}, { stick: { radius: 0.11, colorfunc }, sphere: { scale: 0.27, colorfunc } });
+    viewer.setStyle({}, { stick: { radius: 0.11, colorfunc }, sphere: { scale: 0.25, colorfunc } });
     viewer.removeAllShapes();
     viewer.removeAllLabels();
     if (state.zoomed !== state.shown) face(state, structure);
@@ -101,7 +101,7 @@ const BayraceViewer = (() => {
     viewer.rotate(12, "x");
     viewer.rotate(-14, "y");
     viewer.zoomTo();
-    viewer.zoom(1.3);
+    viewer.zoom(1.6);
   }
 
   function thinnest(structure) {
@@ -125,14 +125,14 @@ const BayraceViewer = (() => {
       if (length(error) * scale < 0.05) return;
       const from = structure.positions[n];
       const to = from.map((x, k) => x + error[k] * scale);
-      viewer.addArrow({ start: vector(from), end: vector(to), radius: 0.06, radiusRatio: 2.2, mid: 0.75, color: hex(rgb("--ink")) });
+      viewer.addArrow({ start: vector(from), end: vector(to), radius: 0.07, radiusRatio: 2.2, mid: 0.72, color: hex(rgb("--ink")) });
     });
   }
 
   function labels(viewer, structure) {
     structure.symbols.forEach((symbol, n) => viewer.addLabel(`${symbol}${n}`, {
       position: vector(structure.positions[n]), fontSize: 12, fontColor: hex(rgb("--ink")), backgroundColor: hex(rgb("--panel")),
-      backgroundOpacity: 0.65, borderThickness: 0, inFront: true, alignment: "center", screenOffset: { x: 14, y: 12 },
+      backgroundOpacity: 0.35, borderThickness: 0, inFront: true, alignment: "center", screenOffset: { x: 14, y: 12 },
     }));
   }
 
@@ -166,9 +166,9 @@ const BayraceViewer = (() => {
         const [dx, dy] = [structure.error[n][u] * scale, -structure.error[n][v] * scale];
         text += `<path d="M${xs[n]} ${ys[n]}l${dx} ${dy}" stroke="var(--ink)" stroke-width=".08" stroke-linecap="round"/>`;
       }
-      if ($("labels").checked) text += `<text x="${xs[n] + 0.4}" y="${ys[n] + 0.6}" font-size=".42" fill="var(--ink)">${structure.symbols[n]}${n}</text>`;
       return text;
     });
+    if ($("labels").checked) parts.push(...order.map((n) => `<text x="${xs[n] + 0.28}" y="${ys[n] + 0.62}" class="atom-label">${structure.symbols[n]}${n}</text>`));
     $("viewer").innerHTML = `<svg viewBox="${view.join(" ")}" role="img" aria-label="${structure.symbols.length} atoms, flat drawing">${parts.join("")}</svg>`;
   }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bayrace.report.document import Axis, Mark, Panel, Scale
+from bayrace.report.document import Axis, Mark, Panel
 
 History = Sequence[Mapping[str, Any]]
 POINTS = 600  # of one line
@@ -97,13 +97,3 @@ def _train_loss(line: Mapping[str, Any]) -> float:
 
 def _valid(key: str) -> Value:
     return lambda line: float((line.get("valid") or {}).get(key, math.nan))
-
-
-def time_panel(key: str, title: str, x: Axis, y: Axis, points: tuple[Any, Any]) -> Panel:
-    """One line over time, as of a simulation."""
-    step = max(1, math.ceil(len(points[0]) / (2 * POINTS)))
-    mark = Mark("line", "", 1, x=points[0][::step], y=points[1][::step], style="thin")
-    return Panel(key, title, "", x, y, [mark])
-
-
-__all__ = ["History", "Scale", "time_panel", "training_panels"]
