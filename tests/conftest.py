@@ -17,6 +17,8 @@ def make_potential() -> Callable[..., Any]:
     """A factory of tiny Race potentials with random weights, one member per seed."""
     from bayrace.model.noise import Lambdas, NoiseSpec
     from bayrace.model.race import Race
+    from bayrace.posterior.ensemble import Ensemble
+    from bayrace.posterior.point import Point
     from bayrace.potential import Potential
     from bayrace.testing import small_spec
 
@@ -37,8 +39,7 @@ def make_potential() -> Callable[..., Any]:
         members = [Race(spec).init(seed, dtype=dtype) for seed in seeds]
         return Potential(
             spec=spec,
-            members={name: torch.stack([m[name] for m in members]) for name in members[0]},
-            posterior="point",
+            posterior=Ensemble.of(members) if len(members) > 1 else Point(members[0]),
             references={z: -13.6 * z for z in elements},
             lambdas=Lambdas(energy=2.0, forces=100.0, stress=3.0),
             statistics={"force_rms": 0.5},

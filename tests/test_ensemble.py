@@ -80,7 +80,7 @@ def test_members_differ_but_share_data_and_split(trained, members):
 def test_the_stacked_potential_is_its_members(trained, members):
     result, _ = trained
     stored = Potential.load(result.folder / "model.bayrace")
-    assert stored.posterior == "ensemble"
+    assert stored.posterior.name == "ensemble"
     assert stored.statistics["epoch"] == [each.statistics["epoch"] for each in members]
     for name, value in stored.members.items():
         assert torch.equal(value, torch.cat([each.members[name] for each in members])), name

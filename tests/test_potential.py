@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,13 @@ import torch
 from ase.build import bulk, molecule
 
 import bayrace
+from bayrace.artifact import FORMAT_VERSION
 from bayrace.data.frame import DataError, frame_from_atoms
 from bayrace.model.noise import NO_NOISE
-from bayrace.potential import FORMAT_VERSION, Potential, PotentialError, encode
+from bayrace.posterior.ensemble import Ensemble
+from bayrace.posterior.point import Point
+from bayrace.potential import Potential, PotentialError, encode
+from bayrace.train.checkpoint import digest
 
 Make = Callable[..., Potential]
 
@@ -38,6 +43,7 @@ def test_round_trip_keeps_everything(make_potential: Make, tmp_path: Path) -> No
         statistics={"mean_neighbours": 7.25, "elements": {"C": 3}},
         config={"train": {"epochs": 3, "note": "Å, λ"}},
         fingerprint="abc",
+        frames={"train": np.array([3, -5])},
     )
     path = tmp_path / "model.bayrace"
     potential.save(path)
@@ -45,8 +51,10 @@ def test_round_trip_keeps_everything(make_potential: Make, tmp_path: Path) -> No
     assert loaded.members.keys() == potential.members.keys()
     for name, value in potential.members.items():
         assert torch.equal(loaded.members[name], value)
-    for name in vars(potential).keys() - {"members", "model"}:
+    assert loaded.posterior.name == potential.posterior.name == "ensemble"
+    for name in {field.name for field in fields(potential)} - {"posterior", "frames"}:
         assert getattr(loaded, name) == getattr(potential, name), name
+    assert {name: list(value) for name, value in loaded.frames.items()} == {"train": [3, -5]}
     assert loaded.version == bayrace.__version__
     assert [child.name for child in tmp_path.iterdir()] == [path.name]  # no temporary file left
 
@@ -64,6 +72,28 @@ def test_predictions_survive_the_file(make_potential: Make, tmp_path: Path) -> N
 def test_equal_potentials_give_equal_files(make_potential: Make) -> None:
     assert encode(make_potential(seeds=(3,))) == encode(make_potential(seeds=(3,)))
     assert encode(make_potential(seeds=(3,))) != encode(make_potential(seeds=(4,)))
+
+
+@pytest.mark.parametrize("seeds", [(3,), (3, 4)])
+def test_files_of_the_first_format_can_be_read(
+    make_potential: Make, tmp_path: Path, seeds: tuple[int, ...]
+) -> None:
+    """It held stacked members under their own names, and the posterior's name alone."""
+    potential = make_potential(seeds=seeds)
+    data = encode(potential)
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["bayrace"])
+    content = json.loads(header["content"]) | {"posterior": potential.posterior.name}
+    text = json.dumps(content)
+    members = {name: value.contiguous() for name, value in potential.members.items()}
+    sha256 = hashlib.sha256((text + digest(members)).encode()).hexdigest()
+    old = {"format": 1, "sha256": sha256, "content": text}
+    path = tmp_path / "old.bayrace"
+    path.write_bytes(safetensors.torch.save(members, metadata={"bayrace": json.dumps(old)}))
+    loaded = Potential.load(path, device="cpu")
+    assert loaded.posterior.name == potential.posterior.name
+    for name, value in members.items():
+        assert torch.equal(loaded.members[name], value)
 
 
 def test_header_is_readable_without_bayrace(saved: Path) -> None:
@@ -175,25 +205,26 @@ def test_no_flipped_bit_goes_unnoticed(saved: Path) -> None:
 
 def test_newer_format(saved: Path) -> None:
     data = saved.read_bytes()
-    assert data.count(rb"\"format\": 1,") == 1
-    saved.write_bytes(data.replace(rb"\"format\": 1,", rb"\"format\": 9,"))
-    with pytest.raises(PotentialError, match=r"format version 9.*reads up to 1; upgrade with"):
+    assert data.count(rb"\"format\": 2,") == 1
+    saved.write_bytes(data.replace(rb"\"format\": 2,", rb"\"format\": 9,"))
+    with pytest.raises(PotentialError, match=r"format version 9.*reads up to 2; upgrade with"):
         Potential.load(saved)
 
 
 def test_missing_and_unexpected_weights(make_potential: Make, tmp_path: Path) -> None:
     potential = make_potential()
     path = tmp_path / "model.bayrace"
-    fewer = {k: v for k, v in potential.members.items() if k != "embedding"}
-    path.write_bytes(encode(replace(potential, members=fewer)))
+    weights = potential.posterior.tensors()
+    fewer = {k: v for k, v in weights.items() if k != "embedding"}
+    path.write_bytes(encode(replace(potential, posterior=Point(fewer))))
     with pytest.raises(PotentialError, match=r"missing \['embedding'\], unexpected \[\]"):
         Potential.load(path)
-    more = potential.members | {"spare": torch.ones(1)}
-    path.write_bytes(encode(replace(potential, members=more)))
+    more = weights | {"spare": torch.ones(1)}
+    path.write_bytes(encode(replace(potential, posterior=Point(more))))
     with pytest.raises(PotentialError, match=r"missing \[\], unexpected \['spare'\]"):
         Potential.load(path)
     with pytest.raises(PotentialError, match="unexpected"):
-        replace(potential, members=more).save(path)
+        replace(potential, posterior=Point(more)).save(path)
 
 
 def test_odd_shapes(make_potential: Make, tmp_path: Path) -> None:
@@ -202,19 +233,17 @@ def test_odd_shapes(make_potential: Make, tmp_path: Path) -> None:
     shape = tuple(potential.members["embedding"].shape)
 
     def write(value: torch.Tensor) -> None:
-        path.write_bytes(
-            encode(replace(potential, members=potential.members | {"embedding": value}))
-        )
+        members = Ensemble(potential.members | {"embedding": value})
+        path.write_bytes(encode(replace(potential, posterior=members)))
 
     write(torch.ones(2, 5))
     with pytest.raises(
         PotentialError,
-        match=rf"weight embedding has shape \(2, 5\), the model needs \(members, {shape[1]}, ",
+        match=rf"weight embedding has shape \(5,\), the model needs \({shape[1]}, ",
     ):
         Potential.load(path)
-    write(torch.ones(3, *shape[1:]))
-    with pytest.raises(PotentialError, match=r"weights of \[2, 3\] members"):
-        Potential.load(path)
+    with pytest.raises(ValueError, match=r"weights of \[2, 3\] members"):
+        write(torch.ones(3, *shape[1:]))
 
 
 def test_unknown_architecture(make_potential: Make, tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def tensors(prediction: Prediction) -> dict[str, torch.Tensor]:
     for name in ("energy", "forces", "stress"):
         value = getattr(prediction, name)
         if value is not None:
-            found |= {f"{name}.{part}": tensor for part, tensor in vars(value).items()}
+            parts = ("mean", "aleatoric", "epistemic")
+            found |= {f"{name}.{part}": getattr(value, part) for part in parts}
     return found
 
 
@@ -141,7 +142,7 @@ def test_without_noise_heads_aleatoric_is_zero(make_potential: Make) -> None:
     for value in (quiet.energy, quiet.forces, quiet.stress):
         assert not value.aleatoric.any()
     assert quiet.energy.epistemic.min() > 0
-    switched_off = run(make_potential(seeds=(0, 1)), frames, with_noise=False)
+    switched_off = run(make_potential(seeds=(0, 1)), frames, uncertainty="none")
     assert not switched_off.forces.aleatoric.any()
     assert switched_off.stress is None
 

@@ -190,13 +190,13 @@ def stack(config: Config, potentials: Sequence[Potential], *, failed: Sequence[i
     weights = [{k: v[0] for k, v in potential.members.items()} for potential in potentials]
     return Potential(
         spec=first.spec,
-        members=Ensemble.of(weights).members,
-        posterior="ensemble",
+        posterior=Ensemble.of(weights),
         references=first.references,
         lambdas=first.lambdas,
         statistics=_statistics(potentials, failed),
         config=config.model_dump(mode="json"),
         fingerprint=first.fingerprint,
+        frames=first.frames,
     )
 
 

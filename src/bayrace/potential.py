@@ -1,62 +1,63 @@
-"""Potential: a trained model with its weights, references and provenance, THE file users share.
-
-The file is safetensors: the weights as tensors, everything else as one JSON document in the
-header, and a SHA-256 over both. Nothing in it is executed on loading.
-"""
+"""Potential: a trained model, its posterior, calibration and provenance: THE file users share."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import bayrace
+from bayrace import artifact
+from bayrace.artifact import COPY, Contents, PotentialError
+from bayrace.calibrate.calibration import Calibration
 from bayrace.data.check import check_frame
 from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.model.noise import Lambdas
 from bayrace.model.race import Race
 from bayrace.model.spec import RaceSpec
-from bayrace.predict import concatenate, predict_frames
-from bayrace.train.checkpoint import digest, write_atomically
-from bayrace.types import Params, Prediction
+from bayrace.posterior import restore
+from bayrace.posterior.point import Point
+from bayrace.predict import Uncertainty, concatenate, predict, predict_frames
+from bayrace.train.checkpoint import write_atomically
+from bayrace.types import ClosedForm, GraphBatch, Params, Posterior, Prediction
 
-FORMAT_VERSION = 1
-"""Layout of the file; raised whenever an older bayrace could misread a newer file."""
+__all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_dtype"]
 
-
-class PotentialError(ValueError):
-    """A potential file that cannot be used; the message says why and what to do."""
+SEED = 0
+"""Of the weight samples that predictions use: the same file always predicts the same."""
 
 
 @dataclass(frozen=True, eq=False)
 class Potential:
-    """Everything needed to predict, and where it came from.
-
-    Members are weights stacked along a leading dimension M, one entry per posterior sample.
-    """
+    """Everything needed to predict, and where it came from."""
 
     spec: RaceSpec
-    members: Params  # (M, ...) each
-    posterior: str  # name of the algorithm that made the members: "point" or "ensemble"
+    posterior: Posterior  # over the weights; posterior.name is the algorithm
     references: Mapping[int, float]  # eV of an isolated atom, by atomic number
     lambdas: Lambdas  # weights the losses used; predictions are corrected for them
     statistics: Mapping[str, Any]  # JSON: measured on training data
     config: Mapping[str, Any]  # JSON: the whole configuration of the run
     fingerprint: str  # SHA-256 of the training frames
+    calibration: Calibration | None = None  # of the variances, applied to every prediction
+    frames: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """Hashes of the frames it has seen: "train", "valid", "test", "calibration"."""
     version: str = field(default_factory=lambda: bayrace.__version__)  # bayrace that trained it
 
     @cached_property
     def model(self) -> Race:
         """The energy function that the members parametrise."""
         return Race(self.spec)
+
+    @cached_property
+    def members(self) -> Params:
+        """The weight samples that predictions use, stacked (M, ...)."""
+        return self.posterior.draw(self.posterior.samples, seed=SEED)
 
     @cached_property
     def folded(self) -> Params:
@@ -72,13 +73,17 @@ class Potential:
 
     @property
     def device(self) -> torch.device:
-        """Where the members live, and so where predictions are computed."""
-        return next(iter(self.members.values())).device
+        """Where the weights live, and so where predictions are computed."""
+        return self._weight.device
 
     @property
     def dtype(self) -> torch.dtype:
         """Precision of the network; energies are summed in float64 regardless."""
-        return next(iter(self.members.values())).dtype
+        return self._weight.dtype
+
+    @cached_property
+    def _weight(self) -> torch.Tensor:
+        return next(iter(self.posterior.draw(1, seed=SEED).values()))
 
     def to(
         self, *, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
@@ -86,8 +91,7 @@ class Potential:
         """The same potential on another device or in another precision."""
         where = None if device is None else resolve_device(device)
         real = None if dtype is None else resolve_dtype(dtype)
-        moved = {name: v.to(device=where, dtype=real) for name, v in self.members.items()}
-        result = replace(self, members=moved)
+        result = replace(self, posterior=self.posterior.to(device=where, dtype=real))
         vars(result)["model"] = self.model  # holds no weights, so it is built only once
         return result
 
@@ -96,20 +100,69 @@ class Potential:
 
         Stress is nan for structures that are not periodic in all three directions.
         """
-        batches = predict_frames(
+        batches = self.predict_frames(_frames(structures), stress=stress)
+        return concatenate([prediction for _, prediction in batches])
+
+    def predict_frames(
+        self,
+        frames: Iterable[Frame],
+        *,
+        stress: bool = False,
+        uncertainty: Uncertainty = "full",
+        calibrated: bool = True,
+        edge_budget: int = 20_000,
+        progress: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[list[Frame], Prediction]]:
+        """Predict any number of frames in bounded memory, a batch of consecutive ones at a time.
+
+        See `bayrace.predict.predict_frames`; `calibrated=False` leaves the variances as the
+        posterior has them.
+        """
+        for group, prediction in predict_frames(
             self.model,
             self.folded,
-            _frames(structures),
+            frames,
             references=self.references,
             lambdas=self.lambdas,
             stress=stress,
+            uncertainty=uncertainty,
+            closed=self._closed,
+            edge_budget=edge_budget,
+            progress=progress,
+        ):
+            if self.calibration is None or not calibrated or uncertainty == "none":
+                yield group, prediction
+            else:
+                numbers = np.concatenate([frame.numbers for frame in group])
+                yield group, self.calibration.apply(prediction, numbers)
+
+    def predict_batch(
+        self, batch: GraphBatch, *, stress: bool = False, uncertainty: Uncertainty = "full"
+    ) -> Prediction:
+        """Predict a batch of this potential's dtype and device, in file order; calibrated."""
+        prediction = predict(
+            self.model,
+            self.folded,
+            batch,
+            references=self.references,
+            lambdas=self.lambdas,
+            stress=stress,
+            uncertainty=uncertainty,
+            closed=self._closed,
         )
-        return concatenate([prediction for _, prediction in batches])
+        if self.calibration is None or uncertainty == "none":
+            return prediction
+        numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
+        return self.calibration.apply(prediction, numbers[batch.restore])
+
+    @property
+    def _closed(self) -> ClosedForm | None:
+        return self.posterior if isinstance(self.posterior, ClosedForm) else None
 
     def save(self, path: str | Path) -> None:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""
         path = Path(path)
-        _check_members(self.members, self.model, path)
+        _check_weights(self.posterior.draw(1, seed=SEED), self.model, path)
         write_atomically(path, encode(self))
 
     @staticmethod
@@ -125,28 +178,28 @@ class Potential:
         precision of training.
         """
         path = Path(path)
-        potential = _decode(*_read(path), path)
-        _check_members(potential.members, potential.model, path)
+        potential = _decode(artifact.read(path), path)
+        _check_weights(potential.posterior.draw(1, seed=SEED), potential.model, path)
         return potential.to(device=device, dtype=dtype)
 
 
 def encode(potential: Potential) -> bytes:
     """The bytes of a potential's file."""
-    tensors = {k: v.detach().cpu().contiguous() for k, v in potential.members.items()}
-    content = {
+    posterior, calibration = potential.posterior, potential.calibration
+    document = {
         "spec": potential.spec.to_json(),
-        "posterior": potential.posterior,
+        "posterior": {"name": posterior.name, "options": posterior.options()},
         "references": {str(z): float(e) for z, e in sorted(potential.references.items())},
         "lambdas": vars(potential.lambdas),
         "statistics": potential.statistics,
         "config": potential.config,
+        "calibration": None if calibration is None else calibration.to_json(),
         "fingerprint": potential.fingerprint,
         "version": potential.version,
     }
-    text = json.dumps(content, sort_keys=True)
-    header = {"format": FORMAT_VERSION, "sha256": _checksum(text, tensors), "content": text}
-    # One key: safetensors writes several in no fixed order, and equal potentials give equal files.
-    return safetensors.torch.save(tensors, metadata={_KEY: json.dumps(header)})
+    tensors = {f"posterior/{name}": value for name, value in posterior.tensors().items()}
+    tensors |= {f"frames/{k}": torch.from_numpy(v) for k, v in potential.frames.items()}
+    return artifact.encode(document, tensors)
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -168,8 +221,6 @@ def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
 
 
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_KEY = "bayrace"
-_COPY = "fetch or copy the file again, or train anew"
 
 
 def _frames(structures: Any) -> Iterable[Frame]:
@@ -180,80 +231,21 @@ def _frames(structures: Any) -> Iterable[Frame]:
         yield frame
 
 
-def _checksum(text: str, tensors: Params) -> str:
-    return hashlib.sha256((text + digest(tensors)).encode()).hexdigest()
-
-
-def _read(path: Path) -> tuple[dict[str, Any], Params]:
-    """The checked JSON document and tensors of a file."""
-    data = _bytes(path)
-    header = _header(path, data)
+def _decode(contents: Contents, path: Path) -> Potential:
+    document = contents.document
     try:
-        tensors = safetensors.torch.load(data)
-    except (safetensors.SafetensorError, ValueError, RuntimeError, KeyError) as error:
-        raise PotentialError(f"{path} is truncated or damaged ({error}); {_COPY}") from error
-    text = header["content"]
-    if not isinstance(text, str) or _checksum(text, tensors) != header["sha256"]:
-        raise PotentialError(
-            f"{path} is corrupted: its contents do not match their SHA-256; {_COPY}"
-        )
-    content: dict[str, Any] = json.loads(text)
-    return content, tensors
-
-
-def _bytes(path: Path) -> bytes:
-    if path.is_dir():
-        raise PotentialError(f"{path} is a folder; name the .bayrace file in it")
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise PotentialError(
-            f"{path} does not exist; check the path, or make it with `bayrace train`"
-        ) from None
-
-
-def _header(path: Path, data: bytes) -> dict[str, Any]:
-    """The bayrace entry of a safetensors header, of a version this code reads.
-
-    Layout of safetensors: 8 bytes little-endian length, that many bytes of JSON, the tensors.
-    """
-    strange = f"{path} is not a bayrace potential"
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 + length:
-        if data[8:9] not in (b"{", b""):
-            raise PotentialError(f"{strange}; give a file written by `bayrace train`")
-        raise PotentialError(f"{path} is truncated: it ends after {len(data)} bytes; {_COPY}")
-    try:
-        entry = json.loads(data[8 : 8 + length])["__metadata__"][_KEY]
-    except (ValueError, KeyError, TypeError) as error:
-        if f'"{_KEY}"'.encode() in data[8 : 8 + length]:
-            raise PotentialError(f"{path} is corrupted in its header ({error}); {_COPY}") from error
-        raise PotentialError(f"{strange}; give a file written by `bayrace train`") from error
-    try:
-        header: dict[str, Any] = json.loads(entry)
-        version, _, _ = int(header["format"]), header["sha256"], header["content"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise PotentialError(f"{path} is corrupted in its header ({error}); {_COPY}") from error
-    if version > FORMAT_VERSION:
-        raise PotentialError(
-            f"{path} has format version {version}, this bayrace ({bayrace.__version__}) reads up "
-            f"to {FORMAT_VERSION}; upgrade with `pip install -U bayrace`"
-        )
-    return header
-
-
-def _decode(content: Mapping[str, Any], tensors: Params, path: Path) -> Potential:
-    try:
+        calibration = document.get("calibration")
         return Potential(
-            spec=RaceSpec.from_json(content["spec"]),
-            members=tensors,
-            posterior=content["posterior"],
-            references={int(z): float(e) for z, e in content["references"].items()},
-            lambdas=Lambdas(**content["lambdas"]),
-            statistics=content["statistics"],
-            config=content["config"],
-            fingerprint=content["fingerprint"],
-            version=content["version"],
+            spec=RaceSpec.from_json(document["spec"]),
+            posterior=_posterior(contents),
+            references={int(z): float(e) for z, e in document["references"].items()},
+            lambdas=Lambdas(**document["lambdas"]),
+            statistics=document["statistics"],
+            config=document["config"],
+            fingerprint=document["fingerprint"],
+            calibration=None if calibration is None else Calibration.from_json(calibration),
+            frames={k: v.numpy() for k, v in _group(contents.tensors, "frames").items()},
+            version=document["version"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise PotentialError(
@@ -262,23 +254,31 @@ def _decode(content: Mapping[str, Any], tensors: Params, path: Path) -> Potentia
         ) from error
 
 
-def _check_members(members: Params, model: Race, path: Path) -> None:
+def _posterior(contents: Contents) -> Posterior:
+    stored, tensors = contents.document["posterior"], contents.tensors
+    if contents.version > 1:
+        return restore(stored["name"], _group(tensors, "posterior"), stored["options"])
+    if stored == "point":
+        return Point({name: value[0] for name, value in tensors.items()})
+    return restore(stored, tensors, {})
+
+
+def _group(tensors: Params, group: str) -> Params:
+    prefix = f"{group}/"
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _check_weights(members: Params, model: Race, path: Path) -> None:
     """Refuse weights that are not those of the model, one leading dimension apart."""
     expected = {name: tuple(shape) for name, shape in model.shapes.items()}
     missing, extra = sorted(expected.keys() - members), sorted(members.keys() - expected)
     if missing or extra:
         raise PotentialError(
-            f"{path}: weights do not fit the model: missing {missing}, unexpected {extra}; {_COPY}"
+            f"{path}: weights do not fit the model: missing {missing}, unexpected {extra}; {COPY}"
         )
-    counts = {value.shape[0] if value.ndim else 0 for value in members.values()}
     for name, shape in expected.items():
-        if tuple(members[name].shape[1:]) != shape or members[name].ndim == 0:
+        found = tuple(members[name].shape[1:])
+        if found != shape:
             raise PotentialError(
-                f"{path}: weight {name} has shape {tuple(members[name].shape)}, the model needs "
-                f"(members, {', '.join(map(str, shape))}); {_COPY}"
+                f"{path}: weight {name} has shape {found}, the model needs {shape}; {COPY}"
             )
-    if len(counts) != 1 or 0 in counts:
-        raise PotentialError(
-            f"{path}: weights of {sorted(counts)} members; every tensor must hold the same number, "
-            "at least one"
-        )

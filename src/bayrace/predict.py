@@ -8,7 +8,8 @@ one float32 ulp at 17 660 eV is 2 meV.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,10 +18,22 @@ from bayrace.data.batch import Graph, build_graph, collate
 from bayrace.data.frame import Frame
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, NoiseSpec, noise
-from bayrace.types import GraphBatch, Model, Params, Prediction, Uncertain
+from bayrace.types import (
+    ClosedForm,
+    GraphBatch,
+    Model,
+    Outputs,
+    Params,
+    Prediction,
+    Spread,
+    Uncertain,
+)
 
 References = Mapping[int, float] | Tensor
 """Energy of each isolated atom in eV: {Z: E0}, or (Z,) float64 in the order of the elements."""
+
+Uncertainty = Literal["full", "energy", "none"]
+"""How much of it to compute; "energy" spares closed forms the derivatives of their features."""
 
 
 class NoisyModel(Model, Protocol):
@@ -40,31 +53,33 @@ def predict(
     references: References,
     lambdas: Lambdas,
     stress: bool = False,
-    with_noise: bool = True,
+    uncertainty: Uncertainty = "full",
+    closed: ClosedForm | None = None,
     chunk_size: int | None = None,
 ) -> Prediction:
     """Predictive moments of a batch, in file order, float64, references included.
 
     `members` are weights stacked along a leading dimension M. Members are evaluated together,
-    `chunk_size` of them at a time (all, if None). `with_noise=False` leaves the aleatoric part
-    zero, as it is for a model without noise heads.
+    `chunk_size` of them at a time (all, if None). A posterior with a `closed` form has one member,
+    its mean, and knows the epistemic part itself; for "energy" it leaves that of forces and stress
+    nan, which may be much cheaper. With "none" all variances are zero.
     """
 
     def one(params: Params) -> dict[str, Tensor]:
         outputs = evaluate(model, params, batch, stress=stress)
-        values = {"atomic": outputs.atomic_energy, "forces": outputs.forces}
-        if outputs.stress is not None:
-            values["stress"] = outputs.stress
-        if with_noise and model.noise_spec.kind != "none":
-            spread = noise(outputs, batch, model.noise_spec, lambdas)._asdict()
-            values |= {
-                f"{name}_noise": value for name, value in spread.items() if value is not None
-            }
-        return values
+        return _values(model, outputs, batch, None if uncertainty == "none" else lambdas)
 
+    origin = reference_tensor(references, model.elements)
     with torch.no_grad():
-        values = _over_members(one, members, chunk_size)
-        return _mixture(values, batch, reference_tensor(references, model.elements))
+        if closed is None or uncertainty == "none":
+            return _mixture(_over_members(one, members, chunk_size), batch, origin)
+        mean = {name: value[0] for name, value in members.items()}
+        outputs = evaluate(model, mean, batch, stress=stress)
+        values = _values(model, outputs, batch, lambdas)
+        single = {name: value.double().unsqueeze(0) for name, value in values.items()}
+        full = uncertainty == "full"
+        spread = closed.spread(model, mean, batch, outputs, forces=full, stress=full and stress)
+        return _with_spread(_mixture(single, batch, origin), spread, batch)
 
 
 def predict_frames(
@@ -75,6 +90,8 @@ def predict_frames(
     references: References,
     lambdas: Lambdas,
     stress: bool = False,
+    uncertainty: Uncertainty = "full",
+    closed: ClosedForm | None = None,
     chunk_size: int | None = None,
     edge_budget: int = 20_000,
     progress: Callable[[int], None] | None = None,
@@ -101,6 +118,8 @@ def predict_frames(
             references=references,
             lambdas=lambdas,
             stress=stress,
+            uncertainty=uncertainty,
+            closed=closed,
             chunk_size=chunk_size,
         )
         yield [frame for frame, _ in group], prediction
@@ -135,6 +154,36 @@ def reference_tensor(references: References, elements: tuple[int, ...]) -> Tenso
             "add them to the references"
         )
     return torch.tensor([references[z] for z in elements], dtype=torch.float64)
+
+
+def _values(
+    model: NoisyModel, outputs: Outputs, batch: GraphBatch, lambdas: Lambdas | None
+) -> dict[str, Tensor]:
+    """Means and, with `lambdas`, noise variances of one weight sample, by name."""
+    values = {"atomic": outputs.atomic_energy, "forces": outputs.forces}
+    if outputs.stress is not None:
+        values["stress"] = outputs.stress
+    if lambdas is not None and model.noise_spec.kind != "none":
+        spread = noise(outputs, batch, model.noise_spec, lambdas)._asdict()
+        values |= {f"{name}_noise": value for name, value in spread.items() if value is not None}
+    return values
+
+
+def _with_spread(prediction: Prediction, spread: Spread, batch: GraphBatch) -> Prediction:
+    """The same means with the epistemic part of a closed form; nan where it was not computed."""
+    order, stress = batch.restore, prediction.stress
+    forces = None if spread.forces is None else spread.forces[order]
+    return replace(
+        prediction,
+        energy=replace(prediction.energy, epistemic=spread.energy.double()),
+        forces=_replaced(prediction.forces, forces),
+        stress=None if stress is None else _replaced(stress, spread.stress),
+    )
+
+
+def _replaced(value: Uncertain, epistemic: Tensor | None) -> Uncertain:
+    unknown = torch.full_like(value.epistemic, torch.nan)
+    return replace(value, epistemic=unknown if epistemic is None else epistemic.double())
 
 
 def _over_members(

@@ -19,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bayrace.config import Config, ConfigError, dump_config
 from bayrace.config.build import label_keys, lambdas, likelihoods, race_spec, train_settings
@@ -27,7 +29,7 @@ from bayrace.data.cache import Dataset
 from bayrace.data.check import check_frames
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
-from bayrace.data.split import fingerprint, split
+from bayrace.data.split import fingerprint, frame_hashes, split
 from bayrace.model.race import Race
 from bayrace.posterior.point import Point
 from bayrace.potential import Potential
@@ -167,14 +169,21 @@ def make_potential(config: Config, ready: Prepared, fitted: FitResult) -> Potent
     }
     return Potential(
         spec=ready.model.spec,
-        members=Point(fitted.params).draw(1, seed=0),
-        posterior="point",
+        posterior=Point(fitted.params),
         references=ready.train.references,
         lambdas=lambdas(config.loss),
         statistics=statistics,
         config=config.model_dump(mode="json"),
         fingerprint=fingerprint(ready.train.frames),
+        frames=seen_frames(ready.splits),
     )
+
+
+def seen_frames(splits: Splits) -> dict[str, NDArray[np.int64]]:
+    """Hashes of the frames of a run, by their part in it."""
+    test = [frame for frames in splits.test.values() for frame in frames]
+    parts = {"train": splits.train, "valid": splits.valid, "test": test}
+    return {name: frame_hashes(frames) for name, frames in parts.items()}
 
 
 def evaluate_sets(

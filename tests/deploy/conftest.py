@@ -15,6 +15,7 @@ from ase.calculators.emt import EMT
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.frame import frame_from_atoms
 from bayrace.model.derivatives import evaluate
+from bayrace.posterior.ensemble import Ensemble
 from bayrace.potential import Potential
 from bayrace.types import GraphBatch, Params
 
@@ -39,7 +40,7 @@ def potential(make_potential: Callable[..., Potential], alloy: Atoms) -> Potenti
         name: torch.stack([v, v + 1e-3 * torch.randn(v.shape, generator=generator, dtype=v.dtype)])
         for name, v in first.items()
     }
-    return replace(start, members=members, references={13: -1.0, 29: -2.0})
+    return replace(start, posterior=Ensemble(members), references={13: -1.0, 29: -2.0})
 
 
 def training_batch(

@@ -26,6 +26,7 @@ from ase.optimize import BFGS
 import bayrace
 from bayrace.data.frame import DataError
 from bayrace.deploy.ase import Calculator
+from bayrace.posterior.point import Point
 from bayrace.potential import Potential
 
 Make = Callable[..., Potential]
@@ -43,8 +44,8 @@ def metal(alloy: Atoms, potential: Potential) -> Atoms:
 @pytest.fixture
 def moving(metal: Atoms, potential: Potential) -> Atoms:
     """The same with one member of the posterior, for long runs."""
-    first = {name: value[:1] for name, value in potential.members.items()}
-    metal.calc = Calculator(replace(potential, members=first))
+    first = {name: value[0] for name, value in potential.members.items()}
+    metal.calc = Calculator(replace(potential, posterior=Point(first)))
     return metal
 
 

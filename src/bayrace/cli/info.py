@@ -80,11 +80,17 @@ def contents(potential: Potential) -> Iterator[tuple[str, str]]:
     """What a potential is made of and where it came from."""
     from bayrace.data.frame import symbols_of
 
-    members = next(iter(potential.members.values())).shape[0]
-    numbers = sum(value[0].numel() for value in potential.members.values())
+    posterior = potential.posterior
+    samples = posterior.samples
+    numbers = sum(value.numel() for value in posterior.draw(1, seed=0).values())
     yield "written by", f"bayrace {potential.version}"
     yield "elements", symbols_of(potential.elements)
-    yield "posterior", f"{potential.posterior}, {members} member{'s' if members > 1 else ''}"
+    yield "posterior", f"{posterior.name}, {samples} weight sample{'s' if samples > 1 else ''}"
+    for name, value in posterior.options().items():
+        yield f"{posterior.name} {name}", _text(value)
+    calibration = potential.calibration
+    if calibration is not None:
+        yield "calibration", f"{calibration.method}, fitted to {calibration.frames} frames"
     yield "parameters", f"{numbers} ({str(potential.dtype).removeprefix('torch.')})"
     yield "", ""
     for name, value in potential.spec.to_json().items():

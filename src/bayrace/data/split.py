@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from bayrace.data.frame import DataError, Frame
 
@@ -40,6 +41,12 @@ def frame_fingerprint(frame: Frame) -> str:
         digest.update(f"{value is None} {array.shape};".encode())
         digest.update((array.astype("<f8") + 0.0).tobytes())  # + 0.0 makes -0.0 equal 0.0
     return digest.hexdigest()
+
+
+def frame_hashes(frames: Iterable[Frame]) -> npt.NDArray[np.int64]:
+    """The first eight bytes of each frame's fingerprint, to tell later what has been seen."""
+    values = [int(frame_fingerprint(frame)[:16], 16) for frame in frames]
+    return np.array(values, dtype=np.uint64).view(np.int64)
 
 
 def geometry_fingerprint(frame: Frame, *, decimals: int = 5) -> str:

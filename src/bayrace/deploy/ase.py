@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from ase.outputs import Properties, all_outputs
 from bayrace.deploy.spreads import KINDS, spreads
 from bayrace.deploy.verlet import Geometry, VerletList
 from bayrace.potential import Potential
-from bayrace.predict import predict
+from bayrace.predict import Uncertainty
 from bayrace.types import Prediction, Uncertain
 
 _QUANTITIES = ("energy", "forces", "stress")
@@ -33,7 +33,9 @@ class Calculator(AseCalculator):
     posterior's members). All of these are STANDARD DEVIATIONS of the shape of the quantity and in
     its unit. `forces_covariance` (n, 3, 3), (eV/Å)², is the total COVARIANCE of each atom's force.
     A potential without noise heads has zero aleatoric, one with a single member zero epistemic
-    uncertainty: zero there means "not modelled", not "exact".
+    uncertainty: zero there means "not modelled", not "exact". With `uncertainty="energy"` a
+    posterior with a closed form (LLPR, shallow ensembles, Laplace) computes only that of the
+    energy, which is much cheaper. All are calibrated where the potential is.
 
     `potential` is a file or a Potential. `device="auto"` loads a file to a CUDA device if there is
     one, else to the CPU, and leaves a Potential where it is. `dtype` is "float32", "float64" or
@@ -53,7 +55,7 @@ class Calculator(AseCalculator):
         device: str | torch.device = "auto",
         dtype: str | torch.dtype | None = None,
         skin: float = 0.5,
-        uncertainty: bool = True,
+        uncertainty: bool | Literal["energy"] = True,
         **keywords: Any,
     ) -> None:
         super().__init__(**keywords)  # type: ignore[no-untyped-call]
@@ -62,7 +64,9 @@ class Calculator(AseCalculator):
             self.potential = potential.to(device=where, dtype=dtype)
         else:
             self.potential = Potential.load(potential, device=device, dtype=dtype)
-        self.uncertainty = uncertainty
+        self.uncertainty: Uncertainty = (
+            "energy" if uncertainty == "energy" else "full" if uncertainty else "none"
+        )
         self.neighbours = VerletList(
             elements=self.potential.elements,
             cutoff=self.potential.model.cutoff,
@@ -83,18 +87,13 @@ class Calculator(AseCalculator):
             raise ValueError("calculate() without atoms; pass the structure to compute")
         stress = bool(structure.pbc.all())
         self._refuse(properties, structure)
-        prediction = predict(
-            self.potential.model,
-            self.potential.folded,
-            self.neighbours.graph(_geometry(structure), dtype=self.potential.dtype),
-            references=self.potential.references,
-            lambdas=self.potential.lambdas,
-            stress=stress,
-            with_noise=self.uncertainty,
+        batch = self.neighbours.graph(_geometry(structure), dtype=self.potential.dtype)
+        prediction = self.potential.predict_batch(
+            batch, stress=stress, uncertainty=self.uncertainty
         )
         self.results = _means(prediction)
-        if self.uncertainty:
-            self.results |= _uncertainties(prediction)
+        if self.uncertainty != "none":
+            self.results |= _uncertainties(prediction, self._known)
 
     def check_state(self, atoms: Atoms, tol: float = 0.0) -> list[str]:  # noqa: ARG002 - ASE's
         """What changed since the last calculation; exactly, which is also the quickest."""
@@ -121,10 +120,16 @@ class Calculator(AseCalculator):
                     f"{name} needs a cell periodic in all three directions, but "
                     f"pbc={atoms.pbc.tolist()}; set atoms.pbc = True for a bulk system"
                 )
-            if name.endswith((*KINDS, "covariance")) and not self.uncertainty:
+            quantity = name.split("_")[0]
+            if name.endswith((*KINDS, "covariance")) and quantity not in self._known:
                 raise PropertyNotImplementedError(
                     f"{name} was switched off; make the Calculator with uncertainty=True"
                 )
+
+    @property
+    def _known(self) -> tuple[str, ...]:
+        """The quantities whose uncertainty is computed."""
+        return {"full": _QUANTITIES, "energy": ("energy",), "none": ()}[self.uncertainty]
 
 
 def _geometry(atoms: Atoms) -> Geometry:
@@ -149,10 +154,12 @@ def _means(prediction: Prediction) -> dict[str, Any]:
     return results
 
 
-def _uncertainties(prediction: Prediction) -> dict[str, Any]:
-    """Standard deviations by name, and the force covariance."""
-    results: dict[str, Any] = {"forces_covariance": _array(prediction.forces.total)}
-    for quantity in _QUANTITIES:
+def _uncertainties(prediction: Prediction, known: Sequence[str]) -> dict[str, Any]:
+    """Standard deviations of the `known` quantities by name, and the force covariance."""
+    results: dict[str, Any] = {}
+    if "forces" in known:
+        results["forces_covariance"] = _array(prediction.forces.total)
+    for quantity in known:
         value: Uncertain | None = getattr(prediction, quantity)
         if value is not None:
             results |= spreads(quantity, value, slice(None) if quantity == "forces" else 0)

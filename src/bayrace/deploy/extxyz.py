@@ -25,7 +25,6 @@ from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
 from bayrace.deploy.spreads import spreads
 from bayrace.potential import Potential
-from bayrace.predict import predict_frames
 from bayrace.types import Prediction
 
 _LABELS = ("energy", "forces", "stress")
@@ -77,15 +76,8 @@ def predict_atoms(
             waiting.append(atoms)
             yield frame
 
-    for group, prediction in predict_frames(
-        potential.model,
-        potential.folded,
-        frames(),
-        references=potential.references,
-        lambdas=potential.lambdas,
-        stress=True,
-        edge_budget=edge_budget,
-        progress=progress,
+    for group, prediction in potential.predict_frames(
+        frames(), stress=True, edge_budget=edge_budget, progress=progress
     ):
         ends = np.cumsum([len(frame.numbers) for frame in group])
         for place, end in enumerate(ends):

@@ -73,6 +73,12 @@ def precision_matrix(terms: Mapping[str, Term], precisions: Mapping[str, Tensor 
     return matrix
 
 
+def residual_precision(term: Term) -> float:
+    """The precision of noise that residuals alone suggest, N / R, within reason."""
+    low, high = (math.exp(limit) for limit in _LOG_RANGE)
+    return min(max(term.count / max(term.squares, 1 / high), low), high)
+
+
 def maximise_evidence(
     terms: Mapping[str, Term], weights: Tensor, *, fixed: Mapping[str, float]
 ) -> Evidence:
@@ -92,7 +98,9 @@ def maximise_evidence(
         (slope,) = torch.autograd.grad(value, place)
         return float(value.detach()), slope.numpy()
 
-    start = np.array([_start(terms.get(name)) for name in free])
+    # the prior starts where the weights did
+    guess = {name: residual_precision(term) for name, term in terms.items()} | {PRIOR: 1.0}
+    start = np.log([guess[name] for name in free])
     if free:
         found = minimize(
             objective,
@@ -109,10 +117,3 @@ def maximise_evidence(
         float(log_evidence(terms, weights, chosen)),
         {name: math.exp(float(value)) for name, value in chosen.items()},
     )
-
-
-def _start(term: Term | None) -> float:
-    """The log precision that the residuals alone suggest; 0 for the prior, as weights start."""
-    if term is None or not term.squares > 0:
-        return 0.0
-    return min(max(math.log(term.count / term.squares), _LOG_RANGE[0]), _LOG_RANGE[1])

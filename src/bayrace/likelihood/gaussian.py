@@ -25,9 +25,10 @@ class GaussianNoise:
     """Negative log-likelihood of energies (NLL_E) or of energies and forces (NLL_JEF).
 
     `noise.kind` decides: "energy" models the energy's noise and takes forces by squared error,
-    "joint" models both; "shallow" is "energy" with the spread of members in the noise's place. `beta` > 0 weighs every term by σ^(2β) (β-NLL), which keeps well-predicted
-    samples from dominating. In `warmup` the means follow squared errors while the noise heads
-    learn from residuals that do not move the means.
+    "joint" models both; "shallow" is "energy" with the spread of members in the noise's place.
+    `beta` > 0 weighs every term by σ^(2β) (β-NLL), which keeps well-predicted samples from
+    dominating. In `warmup` the means follow squared errors while the noise heads learn from
+    residuals that do not move the means.
     """
 
     noise: NoiseSpec

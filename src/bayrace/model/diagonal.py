@@ -25,6 +25,19 @@ class Diagonal:
     params: Params  # the mean, without a leading dimension
     std: Params  # like the mean
 
+    @classmethod
+    def of_precision(cls, params: Params, places: Tensor, precision: Tensor) -> Self:
+        """Variances 1 / precision (P,) at some places (P,), counted in order of names, else 0."""
+        ordered = sorted(params.items())
+        sizes = [value.numel() for _, value in ordered]
+        std = torch.zeros(sum(sizes), dtype=torch.float64)
+        std[places] = precision.rsqrt()
+        shaped = {
+            name: part.reshape(value.shape).to(value)
+            for part, (name, value) in zip(torch.split(std, sizes), ordered, strict=True)
+        }
+        return cls(params, shaped)
+
     def mean(self) -> Params:
         """The mean weights with a leading dimension of length 1."""
         return {name: value.unsqueeze(0) for name, value in self.params.items()}

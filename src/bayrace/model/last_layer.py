@@ -8,8 +8,8 @@ their covariance needs one backward pass for each of the K columns of A.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -28,6 +28,100 @@ class LinearModel(Model, Protocol):
     def with_last_layer(self, params: Params, weights: Tensor) -> Params:
         """The same parameters with other weights there."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayer:
+    """Weights of which those of the last layer are uncertain, with covariance factor @ factor.T."""
+
+    params: Params  # the mean, without a leading dimension
+    places: Tensor  # (D,) int64, see `last_layer_places`
+    factor: Tensor  # (D, K) float64, whatever the dtype of the weights
+    forces_factor: Tensor | None = None  # (D, J) in its place for forces and stress, if cheaper
+
+    def mean(self) -> Params:
+        """The mean weights with a leading dimension of length 1."""
+        return {name: value.unsqueeze(0) for name, value in self.params.items()}
+
+    def shifted(self, shifts: Tensor) -> Params:
+        """Weights whose last layer differs from the mean by `shifts` (n, D), stacked (n, ...)."""
+        ordered = sorted(self.params.items())  # a file need not keep the order of names
+        flat = torch.cat([value.flatten() for _, value in ordered])
+        stacked = flat.repeat(len(shifts), 1).index_add(1, self.places, shifts.to(flat))
+        parts = torch.split(stacked, [value.numel() for _, value in ordered], dim=1)
+        return {
+            name: part.reshape(-1, *value.shape)
+            for part, (name, value) in zip(parts, ordered, strict=True)
+        }
+
+    def sample(self, samples: int, *, seed: int) -> Params:
+        """Draws of the Gaussian, stacked."""
+        generator = torch.Generator().manual_seed(seed)
+        normal = torch.randn(samples, self.factor.shape[1], generator=generator, dtype=_REAL)
+        return self.shifted(normal.to(self.factor.device) @ self.factor.T)
+
+    def spread(
+        self,
+        model: Model,
+        params: Params,
+        batch: GraphBatch,
+        outputs: Outputs,
+        *,
+        forces: bool,
+        stress: bool,
+    ) -> Spread:
+        """Variances of a batch: energies exactly, forces and stress by their own factor if any."""
+        known = (model, params, batch, outputs)
+        if self.forces_factor is None or not (forces or stress):
+            return last_layer_spread(self.factor, *known, forces=forces, stress=stress)
+        energy = last_layer_spread(self.factor, *known, forces=False, stress=False).energy
+        rest = last_layer_spread(self.forces_factor, *known, forces=forces, stress=stress)
+        return rest._replace(energy=energy)
+
+    def tensors(self) -> Params:
+        """Everything, by names that `restore` knows."""
+        own = {"places": self.places, "factor": self.factor}
+        if self.forces_factor is not None:
+            own["forces_factor"] = self.forces_factor
+        return own | {f"params/{name}": value for name, value in self.params.items()}
+
+    @classmethod
+    def restore(cls, tensors: Params) -> Self:
+        """What `tensors` came from."""
+        params = {
+            name.removeprefix("params/"): value
+            for name, value in tensors.items()
+            if name.startswith("params/")
+        }
+        return cls(params, tensors["places"], tensors["factor"], tensors.get("forces_factor"))
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """On another device; the dtype is that of the weights."""
+        forces = self.forces_factor
+        return type(self)(
+            {name: value.to(device=device, dtype=dtype) for name, value in self.params.items()},
+            self.places.to(device=device),
+            self.factor.to(device=device),
+            None if forces is None else forces.to(device=device),
+        )
+
+
+_REAL = torch.float64
+
+
+def last_layer_places(model: LinearModel, params: Params) -> Tensor:
+    """Where the last layer's weights stand among all, flattened in order of names, (D,) int64."""
+    ordered = sorted(params.items())
+    sizes = [value.numel() for _, value in ordered]
+    device = next(iter(params.values())).device
+    numbered = torch.split(torch.arange(sum(sizes), dtype=_REAL, device=device), sizes)
+    named = {
+        name: part.reshape(value.shape)
+        for part, (name, value) in zip(numbered, ordered, strict=True)
+    }
+    return model.last_layer(named).round().to(torch.int64)
 
 
 class FeatureDerivatives(NamedTuple):

@@ -132,6 +132,14 @@ class Race:
             changed[name] = torch.cat([own.unsqueeze(-1), params[name][:, 1:]], dim=-1)
         return changed
 
+    def deviations(self, params: Params) -> Tensor:
+        """What the members of a shallow ensemble add to the last layer, (D, M)."""
+        if self.spec.noise.kind != "shallow":
+            raise ValueError(
+                "this network has no members in its last layer; train one with loss.kind: shallow"
+            )
+        return torch.cat([params[f"{layer.name}.{_SCALARS}"][:, 1:] for layer in self.layout])
+
     def _refuse_activation(self) -> None:
         if self.spec.activation != "identity":
             raise ValueError(

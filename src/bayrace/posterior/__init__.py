@@ -1,1 +1,24 @@
 """Distributions over weights, one algorithm per file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bayrace.posterior.ensemble import Ensemble
+from bayrace.posterior.llpr import Llpr
+from bayrace.posterior.point import Point
+from bayrace.posterior.shallow import Shallow
+from bayrace.types import Params, Posterior
+
+POSTERIORS: dict[str, type[Posterior]] = {
+    kind.name: kind for kind in (Point, Ensemble, Llpr, Shallow)
+}
+"""By the name in files and configurations."""
+
+
+def restore(name: str, tensors: Params, options: Mapping[str, Any]) -> Posterior:
+    """The posterior that was stored under a name."""
+    if name not in POSTERIORS:
+        raise ValueError(f"posterior {name!r} is unknown; this bayrace has {sorted(POSTERIORS)}")
+    return POSTERIORS[name].restore(tensors, options)

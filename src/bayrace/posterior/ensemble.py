@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import torch
 
@@ -12,9 +13,18 @@ from bayrace.types import Params
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Equal posterior mass on the weights of each training."""
+    """Equal posterior mass on the weights of each training; implements `Posterior`."""
 
+    name: ClassVar[str] = "ensemble"
     members: Params  # (M, ...) each
+
+    def __post_init__(self) -> None:
+        counts = {value.shape[0] if value.ndim else 0 for value in self.members.values()}
+        if len(counts) != 1 or 0 in counts:
+            raise ValueError(
+                f"weights of {sorted(counts)} members; every tensor must hold the same number, "
+                "at least one"
+            )
 
     @staticmethod
     def of(members: Sequence[Params]) -> Ensemble:
@@ -22,16 +32,35 @@ class Ensemble:
         return Ensemble({name: torch.stack([m[name] for m in members]) for name in members[0]})
 
     @property
-    def size(self) -> int:
+    def samples(self) -> int:
         """Number of members, M."""
         return next(iter(self.members.values())).shape[0]
 
     def draw(self, samples: int, *, seed: int) -> Params:
         """All members in their order, or fewer, chosen at random without repetition."""
-        if not 1 <= samples <= self.size:
-            raise ValueError(f"samples={samples}: this ensemble has 1 to {self.size} to draw")
-        if samples == self.size:
+        if not 1 <= samples <= self.samples:
+            raise ValueError(f"samples={samples}: this ensemble has 1 to {self.samples} to draw")
+        if samples == self.samples:
             return dict(self.members)
         generator = torch.Generator().manual_seed(seed)
-        chosen = torch.randperm(self.size, generator=generator)[:samples].sort().values
+        chosen = torch.randperm(self.samples, generator=generator)[:samples].sort().values
         return {name: value[chosen.to(value.device)] for name, value in self.members.items()}
+
+    def tensors(self) -> Params:
+        """The members."""
+        return dict(self.members)
+
+    def options(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:  # noqa: ARG003
+        """The ensemble of these members."""
+        return cls(dict(tensors))
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """The same on another device or in another precision."""
+        return type(self)({k: v.to(device=device, dtype=dtype) for k, v in self.members.items()})

@@ -6,6 +6,10 @@ over energies, forces and, if wanted, stress of the training set: its diagonal o
 the full matrix over the last layer. τ and, for models without noise heads, the noise 1/β_q maximise
 the marginal likelihood; that noise is the same for all structures and for all force components.
 
+The diagonal's log det is above that of the matrix (Hadamard), so that its evidence is a lower bound.
+With more weights than labels the bound is so loose that its best noise explains everything: 5 eV on
+3BPA, where residuals are 5 meV. The noise is then that of the residuals, unless told otherwise.
+
 Weights that move nothing but noise heads stay fixed: the data's means say nothing of them, and the
 prior alone would scatter the noise by orders of magnitude. Weights that training data do not reach
 at all keep the prior's variance.
@@ -21,7 +25,14 @@ import torch
 from torch import Tensor
 
 from bayrace.data.cache import Dataset
-from bayrace.likelihood.evidence import PRIOR, Evidence, Term, maximise_evidence, precision_matrix
+from bayrace.likelihood.evidence import (
+    PRIOR,
+    Evidence,
+    Term,
+    maximise_evidence,
+    precision_matrix,
+    residual_precision,
+)
 from bayrace.model.curvature import diagonal_ggn, last_layer_ggn, noise_slopes
 from bayrace.model.diagonal import Diagonal
 from bayrace.model.last_layer import LastLayer, LinearModel, last_layer_places
@@ -31,6 +42,7 @@ from bayrace.types import GraphBatch, Labels, Model, Outputs, Params, Spread
 
 Structure = Literal["diagonal", "last_layer"]
 Predictive = Literal["glm", "sampled"]
+NoiseBy = Literal["auto", "evidence", "residuals"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,8 @@ class LaplaceOptions:
     probes: int | None  # random signs per structure for the diagonal of forces; None: every row
     stress: bool  # stress labels count too
     prior_precision: float | None  # τ; None: by the evidence
-    energy_noise: float | None  # eV, standard deviation; None: the model's, or by the evidence
+    noise: NoiseBy  # whence the noise of models without heads; auto: evidence where it is sound
+    energy_noise: float | None  # eV, standard deviation; None: the model's, or as `noise` says
     forces_noise: float | None  # eV/Å
     seed: int  # of the signs
 
@@ -163,9 +176,9 @@ def fit(
         for name, one in sums.items()
     }
     weights = _flat(params)[places]
-    evidence = maximise_evidence(terms, weights, fixed=_fixed(options, sums))
+    evidence = maximise_evidence(terms, weights, fixed=_fixed(options, sums, terms))
     precision = precision_matrix(terms, evidence.precisions)
-    wrap = _independent if options.structure == "diagonal" else _correlated
+    wrap = Diagonal.of_precision if options.structure == "diagonal" else _correlated
     kind = _KINDS[options.predictive]
     samples = options.samples if options.predictive == "sampled" else 1
     return kind(wrap(params, places, precision), samples, _found(evidence, sums, len(weights)))
@@ -225,18 +238,6 @@ def _last_layer(
     return {name: found[name].cpu() for name in sums}, last_layer_places(model, params).cpu()
 
 
-def _independent(params: Params, places: Tensor, precision: Tensor) -> Diagonal:
-    ordered = sorted(params.items())
-    sizes = [value.numel() for _, value in ordered]
-    std = torch.zeros(sum(sizes), dtype=torch.float64)
-    std[places] = precision.rsqrt()
-    shaped = {
-        name: part.reshape(value.shape).to(value)
-        for part, (name, value) in zip(torch.split(std, sizes), ordered, strict=True)
-    }
-    return Diagonal(params, shaped)
-
-
 def _correlated(params: Params, places: Tensor, precision: Tensor) -> LastLayer:
     device = next(iter(params.values())).device
     identity = torch.eye(len(places), dtype=precision.dtype)
@@ -262,9 +263,17 @@ def _flat(values: Params) -> Tensor:
     return torch.cat([value.flatten() for _, value in sorted(values.items())]).double().cpu()
 
 
-def _fixed(options: LaplaceOptions, sums: Mapping[str, Sums]) -> dict[str, float]:
+def _fixed(
+    options: LaplaceOptions, sums: Mapping[str, Sums], terms: Mapping[str, Term]
+) -> dict[str, float]:
     """Precisions that the evidence has not to find."""
+    labels = sum(one.components for one in sums.values())
+    curvature = next(iter(terms.values())).curvature
+    loose = curvature.ndim == 1 and len(curvature) > labels
     fixed = {name: 1.0 for name, one in sums.items() if one.own}
+    if options.noise == "residuals" or (options.noise == "auto" and loose):
+        own = set(fixed)
+        fixed |= {name: residual_precision(t) for name, t in terms.items() if name not in own}
     given = {"energy": options.energy_noise, "forces": options.forces_noise}
     fixed |= {name: std**-2 for name, std in given.items() if std is not None and name in sums}
     if options.prior_precision is not None:

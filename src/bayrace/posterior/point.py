@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
 
 from bayrace.types import Params
 
 
 @dataclass(frozen=True, eq=False)
 class Point:
-    """All posterior mass on the weights that training found."""
+    """All posterior mass on the weights that training found; implements `Posterior`."""
 
+    name: ClassVar[str] = "point"
     params: Params  # of one member, without a leading dimension
+
+    @property
+    def samples(self) -> int:
+        """One is as good as many."""
+        return 1
 
     def draw(self, samples: int, *, seed: int) -> Params:  # noqa: ARG002 - nothing is random here
         """Copies of the weights stacked along a leading dimension of length `samples`.
@@ -21,3 +31,22 @@ class Point:
         if samples < 1:
             raise ValueError(f"samples={samples}: draw at least 1; a point needs no more than 1")
         return {name: value.expand(samples, *value.shape) for name, value in self.params.items()}
+
+    def tensors(self) -> Params:
+        """The weights."""
+        return dict(self.params)
+
+    def options(self) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:  # noqa: ARG003
+        """The point at these weights."""
+        return cls(dict(tensors))
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """The same on another device or in another precision."""
+        return type(self)({k: v.to(device=device, dtype=dtype) for k, v in self.params.items()})
