@@ -73,3 +73,55 @@ def test_something_that_is_no_potential(bayrace, data):
     result = bayrace("evaluate", data / "train.xyz", data / "test.xyz")
     assert result.exit_code == 2
     assert "is not a bayrace potential" in result.stderr
+
+
+def test_uncertainties_are_judged(bayrace, model, data, tmp_path):
+    target = tmp_path / "errors.json"
+    result = bayrace("evaluate", model, data / "test.xyz", "--json", target)
+    assert "test.xyz: quality of the predicted σ" in result.stdout
+    found = json.loads(target.read_text())["sets"]["test.xyz"]["uncertainty"]
+    _, table = result.stdout.split("quality of the predicted σ")
+    row = next(line for line in table.splitlines() if line.startswith("│ forces "))
+    assert f"{found['forces']['calibration_error']:.5f}" in row
+    assert "forces, whitened" in result.stdout
+    assert "forces on O" in result.stdout
+
+
+def test_the_unknown_is_told_from_the_known(bayrace, model, data, tmp_path):
+    target = tmp_path / "errors.json"
+    arguments = (model, data / "test.xyz", "--ood", data / "hot.xyz", "--json", target)
+    result = bayrace("evaluate", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "hot.xyz (unknown) against test.xyz (known)" in result.stdout
+    found = json.loads(target.read_text())["detection"]["hot.xyz"]
+    assert found["energy_epistemic"] is None  # one member
+    score = found["energy_total"]
+    assert (score["known"], score["unknown"]) == (4, 4)
+    potential = Potential.load(model)
+
+    def spread(name):
+        return potential.predict(ase.io.read(data / name, index=":")).energy.std.numpy()
+
+    known, unknown = spread("test.xyz"), spread("hot.xyz")
+    assert score["auroc"] == pytest.approx(np.mean(unknown[:, None] > known[None]))
+    assert f"{score['auroc']:.3f}" in result.stdout
+
+
+def test_frames_of_the_training_are_warned_of(bayrace, model, data):
+    result = bayrace("evaluate", model, data / "train.xyz")
+    assert result.exit_code == 0, result.output
+    expected = "train.xyz: of 12 frames, this potential used 9 for training, 3 for validation"
+    assert expected in result.stderr
+    assert "warning" not in bayrace("evaluate", model, data / "test.xyz").stderr
+
+
+def test_a_potential_without_noise(bayrace, data, tmp_path, make_potential):
+    from bayrace.model.noise import NO_NOISE
+
+    make_potential(noise=NO_NOISE).save(tmp_path / "point.bayrace")
+    arguments = (tmp_path / "point.bayrace", data / "test.xyz", "--ood", data / "hot.xyz")
+    result = bayrace("evaluate", *arguments, "--json", tmp_path / "errors.json")
+    assert result.exit_code == 0, result.output
+    assert "quality of the predicted σ" not in result.stdout
+    assert "hot.xyz: no σ is predicted" in result.stdout
+    assert "NaN" not in (tmp_path / "errors.json").read_text()

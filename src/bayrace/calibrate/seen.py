@@ -20,9 +20,12 @@ PURPOSES = {
 
 
 def overlap(seen: Mapping[str, NDArray[np.int64]], frames: Sequence[Frame]) -> dict[str, int]:
-    """How many of these frames, geometry and labels, each part of `seen` holds; zeros left out."""
+    """How many of these frames, geometry and labels, each part of `seen` holds; zeros left out.
+
+    Parts come in the order of `PURPOSES`.
+    """
     hashes = frame_hashes(frames)
-    counts = {part: int(np.isin(hashes, values).sum()) for part, values in seen.items()}
+    counts = {part: int(np.isin(hashes, seen[part]).sum()) for part in PURPOSES if part in seen}
     return {part: count for part, count in counts.items() if count}
 
 

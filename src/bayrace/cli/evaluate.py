@@ -159,15 +159,9 @@ def evaluate_file(
     potential: Potential, file: str, keys: LabelKeys, *, name: str, batch: int
 ) -> Evaluation:
     """Evaluate one file with a progress bar."""
-    from bayrace.data.read import DataError, read_frames, split_isolated
     from bayrace.report.evaluation import evaluate as compare
 
-    frames, _ = split_isolated(read_frames(file, keys=keys, config_weights={}))
-    if all(frame.energy is None and frame.forces is None for frame in frames):
-        raise DataError(
-            f"{file}: no frame has an energy or forces to compare with; name their keys with "
-            "--energy-key and --forces-key, or use bayrace predict"
-        )
+    frames = read_labelled(file, keys)
     warn_if_seen(potential, frames, name)
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=len(frames))
@@ -178,6 +172,19 @@ def evaluate_file(
             edge_budget=batch,
             progress=lambda done: progress.update(task, completed=done),
         )
+
+
+def read_labelled(file: str, keys: LabelKeys) -> list[Frame]:
+    """The frames of a file but for isolated atoms; refused where none has a label."""
+    from bayrace.data.read import DataError, read_frames, split_isolated
+
+    frames, _ = split_isolated(read_frames(file, keys=keys, config_weights={}))
+    if all(frame.energy is None and frame.forces is None for frame in frames):
+        raise DataError(
+            f"{file}: no frame has an energy or forces to compare with; name their keys with "
+            "--energy-key and --forces-key, or use bayrace predict"
+        )
+    return frames
 
 
 def write_json(
