@@ -171,6 +171,21 @@ def test_enough_probes_are_exact_and_seeds_repeat() -> None:
     assert not torch.equal(run(3), run(3, seed=1))
 
 
+@pytest.mark.parametrize("knots", [0, 32])
+def test_a_lone_atom_has_an_energy_but_no_forces(knots: int) -> None:
+    lone = labelled(9, atoms=1)
+    race = Race(small_spec(ELEMENTS, noise=NO_NOISE, radial_knots=knots))
+    for model in (PairModel(elements=ELEMENTS, cutoff=4.0, functions=4), race):
+        params = model.init(0, dtype=torch.float64)
+        batches = one_by_one(dataset(model, [lone]))
+        found = diagonal_ggn(model, params, batches, lambdas=LAMBDAS, probes=None)
+        assert not any(value.any() for value in found["forces"].values())
+        assert any(value.any() for value in found["energy"].values()) == (model is race)
+        spread = Diagonal(params, params).spread(model, batches[0][0], forces=True, stress=False)
+        assert spread.forces is not None
+        assert torch.equal(spread.forces, torch.zeros(1, 3, 3).double())
+
+
 def test_missing_labels_and_weights() -> None:
     model = PairModel(elements=ELEMENTS, cutoff=4.0, functions=4)
     params = model.init(0, dtype=torch.float64)

@@ -41,6 +41,7 @@ def options(**changes: Any) -> LaplaceOptions:
         "probes": None,
         "stress": False,
         "prior_precision": None,
+        "noise": "auto",
         "energy_noise": None,
         "forces_noise": None,
         "seed": 0,
@@ -208,6 +209,7 @@ def test_found_precisions_are_stationary(
         terms[name] = Term(curvature, float(error), 0.0, float(len(rows)))
     flat = weights["weights"].flatten()
     best = maximise_evidence(terms, flat, fixed={})
+    assert len(flat) < 12 + 144  # else the diagonal would not ask the evidence
     logs = {k: torch.tensor(np.log(v), requires_grad=True) for k, v in best.precisions.items()}
     value = log_evidence(terms, flat, logs)
     slopes = torch.autograd.grad(value, list(logs.values()))
@@ -390,6 +392,31 @@ def test_folded_weights_give_the_same_spread(
         outputs = evaluate(race, folded, batch)
         found = posterior.spread(race, folded, batch, outputs, forces=True, stress=False)
         torch.testing.assert_close(found, spread_of(posterior, race, batch))
+
+
+def test_noise_of_more_weights_than_labels_is_that_of_the_residuals() -> None:
+    """The diagonal's evidence would explain all by noise; the last layer's need not."""
+    model = Race(small_spec(ELEMENTS, noise=NO_NOISE))
+    params, data = model.init(0, dtype=torch.float64), dataset(noisy_frames(4), model)
+    batch, labels = data.batch(range(4), dtype=torch.float64)
+    outputs = evaluate(model, params, batch)
+    rms = {
+        "energy_noise": float((outputs.energy - labels.energy).square().mean().sqrt()),
+        "forces_noise": float((outputs.forces - labels.forces).square().mean().sqrt()),
+    }
+
+    def found(**changes: Any) -> dict[str, float]:
+        chosen = options(**changes)
+        return dict(fit(model, params, data, options=chosen, lambdas=LAMBDAS).found)
+
+    automatic = found(structure="diagonal")
+    assert automatic["weights"] > 52
+    for name, value in rms.items():
+        assert automatic[name] == pytest.approx(value)
+        assert found(structure="diagonal", noise="evidence")[name] > 1.05 * value
+        assert found(noise="residuals")[name] == pytest.approx(value)
+        assert found()[name] == found(noise="evidence")[name] != pytest.approx(value)
+        assert found(structure="diagonal", **{name: 0.5})[name] == pytest.approx(0.5)
 
 
 def test_energies_alone_are_enough(race: Race) -> None:

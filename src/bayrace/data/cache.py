@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from bayrace.data.batch import Graph, batch_order, build_graph, collate
 from bayrace.data.frame import DataError, Frame, Integers
 from bayrace.data.reference import mean_energies, reference_energy
-from bayrace.types import GraphBatch, Labels
+from bayrace.types import GraphBatch, Labels, Params
 
 
 class Dataset:
@@ -86,6 +86,22 @@ class Dataset:
     def atomic_shift(self) -> tuple[float, ...]:
         """Mean energy per element beyond the references, eV, in the order of the elements."""
         return mean_energies(self.frames, elements=self.elements, references=self.references)
+
+
+def edge_batches(data: Dataset, *, like: Params, edges: int) -> Iterator[tuple[GraphBatch, Labels]]:
+    """Consecutive frames in the type of some weights, together while they have so few edges.
+
+    With 0 each frame is alone.
+    """
+    first = next(iter(like.values()))
+    group: list[int] = []
+    for index in range(len(data)):
+        if group and int(data.edges[[*group, index]].sum()) > edges:
+            yield data.batch(group, dtype=first.dtype, device=first.device)
+            group = []
+        group.append(index)
+    if group:
+        yield data.batch(group, dtype=first.dtype, device=first.device)
 
 
 def epoch_batches(

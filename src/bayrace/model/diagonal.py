@@ -96,6 +96,11 @@ class Diagonal:
         )
 
 
+def flat(values: Params) -> Tensor:
+    """All numbers in order of their names, as in `last_layer_places`: (P,) float64 on the CPU."""
+    return torch.cat([value.flatten() for _, value in sorted(values.items())]).double().cpu()
+
+
 def output_covariance(values: Tensor, leaves: Params, std: Params) -> Tensor:
     """J V Jᵀ of each vector of values (n, d), where V = std² is diagonal: (n, d, d) float64.
 

@@ -6,7 +6,7 @@ over energies, forces and, if wanted, stress of the training set: its diagonal o
 the full matrix over the last layer. τ and, for models without noise heads, the noise 1/β_q maximise
 the marginal likelihood; that noise is the same for all structures and for all force components.
 
-The diagonal's log det is above that of the matrix (Hadamard), so that its evidence is a lower bound.
+The diagonal's log det is above that of the matrix (Hadamard), so its evidence is a lower bound.
 With more weights than labels the bound is so loose that its best noise explains everything: 5 eV on
 3BPA, where residuals are 5 meV. The noise is then that of the residuals, unless told otherwise.
 
@@ -17,14 +17,14 @@ at all keep the prior's variance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset
+from bayrace.data.cache import Dataset, edge_batches
 from bayrace.likelihood.evidence import (
     PRIOR,
     Evidence,
@@ -34,11 +34,11 @@ from bayrace.likelihood.evidence import (
     residual_precision,
 )
 from bayrace.model.curvature import diagonal_ggn, last_layer_ggn, noise_slopes
-from bayrace.model.diagonal import Diagonal
+from bayrace.model.diagonal import Diagonal, flat
 from bayrace.model.last_layer import LastLayer, LinearModel, last_layer_places
 from bayrace.model.noise import Lambdas
 from bayrace.model.observed import NoisyModel, Sums, label_sums
-from bayrace.types import GraphBatch, Labels, Model, Outputs, Params, Spread
+from bayrace.types import GraphBatch, Model, Outputs, Params, Spread
 
 Structure = Literal["diagonal", "last_layer"]
 Predictive = Literal["glm", "sampled"]
@@ -162,7 +162,7 @@ def fit(
     sums = label_sums(
         model,
         params,
-        _batches(train, params, edges=_EDGES),
+        edge_batches(train, like=params, edges=_EDGES),
         lambdas=lambdas,
         forces=forces,
         stress=options.stress,
@@ -175,7 +175,7 @@ def fit(
         name: Term(curvature[name], one.squares, one.log_volume, one.components)
         for name, one in sums.items()
     }
-    weights = _flat(params)[places]
+    weights = flat(params)[places]
     evidence = maximise_evidence(terms, weights, fixed=_fixed(options, sums, terms))
     precision = precision_matrix(terms, evidence.precisions)
     wrap = Diagonal.of_precision if options.structure == "diagonal" else _correlated
@@ -200,7 +200,7 @@ def _diagonal(
     found = diagonal_ggn(
         model,
         params,
-        _batches(train, params, edges=0),
+        edge_batches(train, like=params, edges=0),
         lambdas=lambdas,
         probes=options.probes,
         seed=options.seed,
@@ -208,9 +208,9 @@ def _diagonal(
         stress="stress" in sums,
         progress=progress,
     )
-    graphs = (batch for batch, _ in _batches(train, params, edges=_EDGES))
-    slopes = _flat(noise_slopes(model, params, graphs))
-    curvature = {name: _flat(found[name]) for name in sums}
+    graphs = (batch for batch, _ in edge_batches(train, like=params, edges=_EDGES))
+    slopes = flat(noise_slopes(model, params, graphs))
+    curvature = {name: flat(found[name]) for name in sums}
     held = torch.stack(list(curvature.values())).any(0)
     places = (held | (slopes == 0)).nonzero().squeeze(1)
     return {name: value[places] for name, value in curvature.items()}, places
@@ -229,7 +229,7 @@ def _last_layer(
     found = last_layer_ggn(
         model,
         params,
-        _batches(train, params, edges=_EDGES),
+        edge_batches(train, like=params, edges=_EDGES),
         lambdas=lambdas,
         forces="forces" in sums,
         stress="stress" in sums,
@@ -244,23 +244,6 @@ def _correlated(params: Params, places: Tensor, precision: Tensor) -> LastLayer:
     factor = torch.linalg.cholesky(precision)
     root = torch.linalg.solve_triangular(factor, identity, upper=False).T  # H⁻¹ = root rootᵀ
     return LastLayer(params, places.to(device), root.contiguous().to(device))
-
-
-def _batches(data: Dataset, params: Params, *, edges: int) -> Iterator[tuple[GraphBatch, Labels]]:
-    """Consecutive frames, together while they have no more than this many edges; 0: one by one."""
-    like = next(iter(params.values()))
-    group: list[int] = []
-    for index in range(len(data)):
-        if group and int(data.edges[[*group, index]].sum()) > edges:
-            yield data.batch(group, dtype=like.dtype, device=like.device)
-            group = []
-        group.append(index)
-    yield data.batch(group, dtype=like.dtype, device=like.device)
-
-
-def _flat(values: Params) -> Tensor:
-    """All numbers in order of their names, as for `last_layer_places`, (P,) float64 on the CPU."""
-    return torch.cat([value.flatten() for _, value in sorted(values.items())]).double().cpu()
 
 
 def _fixed(
