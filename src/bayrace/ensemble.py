@@ -21,6 +21,7 @@ from typing import Any
 from bayrace.config import Config, ConfigError, dump_config
 from bayrace.config.build import train_settings
 from bayrace.data.split import fingerprint
+from bayrace.fitting import Prepared
 from bayrace.member import MemberProgress, finished_potential, look
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.potential import Potential
@@ -30,7 +31,6 @@ from bayrace.run import (
     ENSEMBLE,
     MODEL,
     TEST,
-    Prepared,
     clear_folder,
     evaluate_sets,
     prepare,
@@ -87,6 +87,7 @@ def train_members(
     members a few times a second. Once `stop` is true they save and end.
     """
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
+    config = _as_ensemble(config, members)
     crew = make_crew(config, members=members, workers=workers, pin=pin)
     ready = prepared or prepare(config)  # kernels are built here, once
     configs = [member_config(config, index, threads=crew.threads) for index in range(members)]
@@ -117,6 +118,19 @@ def train_members(
     return _conclude(config, ready, ended)
 
 
+def _as_ensemble(config: Config, members: int) -> Config:
+    """The configuration with the posterior it is trained to, which is no other."""
+    kind = config.posterior.kind
+    if kind not in ("point", "ensemble"):
+        raise ConfigError(
+            f"posterior: {kind} cannot have members that are trained apart; leave --members out, "
+            "or set posterior: ensemble"
+        )
+    ensemble = config.posterior.ensemble.model_copy(update={"members": members})
+    posterior = config.posterior.model_copy(update={"kind": "ensemble", "ensemble": ensemble})
+    return config.model_copy(update={"posterior": posterior})
+
+
 def member_config(config: Config, index: int, *, threads: int | None) -> Config:
     """The configuration of one member: its own seed and folder, the same split."""
     split_seed = config.seed if config.data.split_seed is None else config.data.split_seed
@@ -126,6 +140,7 @@ def member_config(config: Config, index: int, *, threads: int | None) -> Config:
             "output": str(Path(config.output) / f"member-{index}"),
             "data": config.data.model_copy(update={"split_seed": split_seed}),
             "train": config.train.model_copy(update={"threads": threads}),
+            "posterior": config.posterior.model_copy(update={"kind": "point"}),
         }
     )
 

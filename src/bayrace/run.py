@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,36 +30,19 @@ from bayrace.data.check import check_frames
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import fingerprint, frame_hashes, split
+from bayrace.fitting import Prepared, Splits, Watch, fit_posterior, train_ivon
 from bayrace.model.race import Race
 from bayrace.posterior.point import Point
 from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation, evaluate
 from bayrace.train.checkpoint import BEST, LAST, write_atomically
 from bayrace.train.loop import Event, FitResult, fit
+from bayrace.types import Posterior
 
+POINT = "point.bayrace"  # the network alone, where a posterior was fitted to it
 CONFIG, HISTORY, MODEL, TEST = "config.yaml", "history.jsonl", "model.bayrace", "test.json"
 ENSEMBLE = "ensemble.json"  # marks the folder of an ensemble, whose members are in member-0, ...
-_FILES = (CONFIG, HISTORY, MODEL, TEST, LAST, BEST, ENSEMBLE)
-
-
-@dataclass(frozen=True, eq=False)
-class Splits:
-    """Frames of a run; isolated atoms are set apart."""
-
-    train: list[Frame]
-    valid: list[Frame]
-    test: Mapping[str, list[Frame]]
-    isolated: Mapping[int, float]  # eV by atomic number, from the training files
-
-
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """Everything that is ready before the first step."""
-
-    splits: Splits
-    train: Dataset
-    valid: Dataset
-    model: Race
+_FILES = (CONFIG, HISTORY, MODEL, POINT, TEST, LAST, BEST, ENSEMBLE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,35 +63,106 @@ def train(
     overwrite: bool = False,
     observer: Callable[[Event], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> RunResult:
     """Train, write the folder `config.output`, and evaluate on the test data.
 
-    `overwrite` removes the files of an earlier run; `resume` continues it.
+    `overwrite` removes the files of an earlier run; `resume` continues it. `progress` hears how
+    many structures are done while a posterior is fitted to trained weights.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
-    settings = train_settings(config)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     ready = prepared or prepare(config)
     folder = _make_folder(config, resume=resume)
-    fitted = fit(
-        ready.model,
-        likelihoods(config.loss),
-        ready.train,
-        ready.valid,
-        settings=settings,
-        folder=folder,
-        resume=resume,
-        observer=observer,
-        stop=stop,
-    )
-    potential = make_potential(config, ready, fitted)
+    watch = Watch(observer, stop, progress)
+    posterior, fitted = _train_posterior(config, ready, folder, resume=resume, watch=watch)
+    potential = make_potential(config, ready, fitted, posterior)
     potential.save(folder / MODEL)
     evaluations: tuple[Evaluation, ...] = ()
     if fitted.reason != "interrupted":
         evaluations = evaluate_sets(potential, ready.splits.test)
         write_json(folder / TEST, evaluations)
     return RunResult(potential, fitted, folder, evaluations)
+
+
+def _train_posterior(
+    config: Config, ready: Prepared, folder: Path, *, resume: bool, watch: Watch
+) -> tuple[Posterior, FitResult]:
+    """Train the network, and fit the posterior that the configuration names."""
+    kind = config.posterior.kind
+    if kind == "ensemble":
+        raise ConfigError(
+            "posterior: ensemble is several runs; train it with `bayrace train` or "
+            "bayrace.ensemble.train_members"
+        )
+    if kind == "ivon":  # is the training
+        return train_ivon(config, ready, None, folder=folder, resume=resume, watch=watch)
+    fitted = fit(
+        ready.model,
+        likelihoods(config.loss, members=config.posterior.shallow.members),
+        ready.train,
+        ready.valid,
+        settings=train_settings(config),
+        folder=folder,
+        resume=resume,
+        observer=watch.observer,
+        stop=watch.stop,
+    )
+    if kind == "point" or fitted.reason == "interrupted":
+        return Point(fitted.params), fitted
+    make_potential(config, ready, fitted, Point(fitted.params)).save(folder / POINT)
+    posterior, tail = fit_posterior(
+        config, ready, fitted.params, folder=folder / kind, resume=resume, watch=watch
+    )
+    if tail is not None and tail.reason == "interrupted":
+        return Point(fitted.params), replace(fitted, reason="interrupted")
+    return posterior, fitted
+
+
+def refit(
+    potential: Potential,
+    config: Config,
+    *,
+    prepared: Prepared | None = None,
+    folder: Path,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Potential | None:
+    """The potential with the posterior `config.posterior` fitted to its weights and data.
+
+    What trains (SWAG, IVON) does so in `folder`. None if `watch.stop` ended it; resume it then. A
+    calibration belongs to the posterior it was fitted to, and is dropped.
+    """
+    if potential.posterior.name != "point":
+        raise ConfigError(
+            f"posterior: this potential already has {potential.posterior.name}; give the file of "
+            f"one network, {POINT} beside it or a member's {MODEL}"
+        )
+    ready = prepared or prepare(config)
+    if fingerprint(ready.train.frames) != potential.fingerprint:
+        raise ConfigError(
+            f"data.train: {len(ready.train)} structures that are not those the potential was "
+            "trained on; restore the files, or name them with -o data.train=..."
+        )
+    ready = replace(ready, model=potential.model)
+    posterior, tail = fit_posterior(
+        config,
+        ready,
+        potential.posterior.tensors(),
+        folder=folder,
+        resume=resume,
+        watch=watch or Watch(),
+    )
+    if tail is not None and tail.reason == "interrupted":
+        return None
+    return replace(
+        potential,
+        posterior=posterior,
+        config=config.model_dump(mode="json"),
+        calibration=None,
+        frames=seen_frames(ready.splits),
+    )
 
 
 def prepare(config: Config) -> Prepared:
@@ -155,7 +209,9 @@ def read_splits(config: Config) -> Splits:
     return Splits(training, valid, test, isolated)
 
 
-def make_potential(config: Config, ready: Prepared, fitted: FitResult) -> Potential:
+def make_potential(
+    config: Config, ready: Prepared, fitted: FitResult, posterior: Posterior
+) -> Potential:
     """The artifact of a finished fit."""
     statistics = {
         "train_frames": len(ready.train),
@@ -169,7 +225,7 @@ def make_potential(config: Config, ready: Prepared, fitted: FitResult) -> Potent
     }
     return Potential(
         spec=ready.model.spec,
-        posterior=Point(fitted.params),
+        posterior=posterior,
         references=ready.train.references,
         lambdas=lambdas(config.loss),
         statistics=statistics,

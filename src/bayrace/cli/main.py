@@ -12,6 +12,7 @@ from bayrace.cli import (
     compare,
     demo,
     evaluate,
+    fit,
     info,
     predict,
     report,
@@ -31,6 +32,7 @@ app = typer.Typer(
 
 for _command in (
     train,
+    fit,
     evaluate,
     calibrate,
     compare,

@@ -46,7 +46,9 @@ def run_members(
     recorded = ensemble.recorded_members(Path(config.output)) if resume else None
     count = members if members is not None else recorded
     if count is None:
-        raise ConfigError("--workers is for ensembles; say how many members with --members 8")
+        if config.posterior.kind != "ensemble":
+            raise ConfigError("--workers is for ensembles; say how many members with --members 8")
+        count = config.posterior.ensemble.members
     ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
     crew = make_crew(config, members=count, workers=workers, pin=pin)
     prepared = run.prepare(config)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +18,8 @@ from bayrace.process import settle
 
 if TYPE_CHECKING:
     from bayrace.config import Config
-    from bayrace.run import Prepared, RunResult
+    from bayrace.fitting import Prepared
+    from bayrace.run import RunResult
 
 Override = Annotated[
     list[str] | None,
@@ -61,12 +64,14 @@ def train(
       bayrace train config.yaml -o train.lr=0.005 -o model.preset=medium
       bayrace train runs/data --resume          after Ctrl-C or a crash
       bayrace train config.yaml --members 8     an ensemble, with epistemic σ
+      bayrace train config.yaml -o posterior=llpr
     """
     del debug  # the decorator reads it
     overrides = [*(override or []), *([f"train.max_time={max_time}"] if max_time else [])]
     config = read_source(source, overrides)
     out = console()
-    if members is not None or workers is not None or (resume and is_ensemble(config)):
+    several = members is not None or workers is not None or config.posterior.kind == "ensemble"
+    if several or (resume and is_ensemble(config)):
         from bayrace.cli.members import run_members
 
         run_members(
@@ -125,9 +130,25 @@ def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool)
             overwrite=overwrite,
             observer=observer,
             stop=stop,
+            progress=counting(out, config.posterior.kind),
         )
     conclude(result, out)
     return result
+
+
+def counting(out: Console, what: str) -> Callable[[int], None]:
+    """A line every half minute with the number of structures that are done."""
+    from bayrace.cli.progress import HEARTBEAT
+
+    printed = time.monotonic()
+
+    def progress(done: int) -> None:
+        nonlocal printed
+        if time.monotonic() - printed >= HEARTBEAT:
+            printed = time.monotonic()
+            out.print(f"{what}: {done} structures")
+
+    return progress
 
 
 def describe(config: Config, prepared: Prepared, out: Console) -> None:
@@ -149,7 +170,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     model = config.model
     out.print(
         f"model  {model.preset}: {model.layers} layers of {model.hidden}, {weights} parameters, "
-        f"{model.dtype}, loss {config.loss.kind}"
+        f"{model.dtype}, loss {config.loss.kind}, posterior {config.posterior.kind}"
     )
     out.print(f"run    {escape(config.output)}")
 

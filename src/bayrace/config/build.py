@@ -16,16 +16,21 @@ from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
 from bayrace.model.noise import Lambdas, NoiseSpec
 from bayrace.model.spec import RaceSpec
+from bayrace.posterior.ivon import IvonOptions
+from bayrace.posterior.laplace import LaplaceOptions
+from bayrace.posterior.llpr import LlprOptions
+from bayrace.posterior.swag import SwagOptions
 from bayrace.potential import resolve_device
 from bayrace.train.optim import OptimiserSettings
 from bayrace.train.schedule import Constant, Plateau, Schedule, WarmupCosine
 from bayrace.train.settings import TrainSettings
 from bayrace.types import Likelihood
 
-_NOISE_KINDS: dict[str, Literal["none", "energy", "joint"]] = {
+_NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
     "mse": "none",
     "nll_e": "energy",
     "nll_jef": "joint",
+    "shallow": "shallow",
 }
 
 
@@ -45,24 +50,26 @@ def lambdas(loss: LossConfig) -> Lambdas:
     return Lambdas(energy=loss.energy, forces=loss.forces, stress=loss.stress)
 
 
-def noise_spec(loss: LossConfig) -> NoiseSpec:
-    """The noise the model has to predict."""
+def noise_spec(loss: LossConfig, *, members: int = 0) -> NoiseSpec:
+    """The noise the model has to predict; `members` are those of a shallow ensemble."""
     kind = _NOISE_KINDS[loss.kind]
     return NoiseSpec(
         kind=kind,
         energy=loss.energy_noise,
         covariance=loss.covariance,
         stress=loss.stress_noise and kind == "joint",
+        members=members if kind == "shallow" else 0,
     )
 
 
-def likelihoods(loss: LossConfig) -> Callable[[int], Likelihood]:
-    """The loss of each epoch, counted from 0."""
+def likelihoods(loss: LossConfig, *, members: int = 0) -> Callable[[int], Likelihood]:
+    """The loss of each epoch, counted from 0; `members` are those of a shallow ensemble."""
     weights = lambdas(loss)
     if loss.kind == "mse":
         squares = SquaredError(weights, loss.per_atom_energy, loss.robust, loss.huber_delta)
         return lambda _: squares
-    late = GaussianNoise(noise_spec(loss), weights, beta=loss.beta, warmup=False)
+    noise = noise_spec(loss, members=members)
+    late = GaussianNoise(noise, weights, beta=loss.beta, warmup=False)
     early = replace(late, warmup=True)
     return lambda epoch: early if epoch < loss.warmup_epochs else late
 
@@ -89,10 +96,32 @@ def race_spec(config: Config, train: Dataset) -> RaceSpec:
         gate=model.gate,
         self_contraction=model.self_contraction,
         pair_radial=model.pair_radial,
-        noise=noise_spec(config.loss),
+        noise=noise_spec(config.loss, members=config.posterior.shallow.members),
         scale=train.force_rms() if model.normalise else 1.0,
         shift=train.atomic_shift() if model.normalise else (0.0,) * len(train.elements),
     )
+
+
+def swag_options(config: Config) -> SwagOptions:
+    """The tail of a SWAG run."""
+    return SwagOptions(**config.posterior.swag.model_dump())
+
+
+def ivon_options(config: Config) -> IvonOptions:
+    """What replaces the optimiser in an IVON run."""
+    return IvonOptions(**config.posterior.ivon.model_dump())
+
+
+def laplace_options(config: Config) -> LaplaceOptions:
+    """Which Laplace approximation; stress labels count where they were trained on."""
+    return LaplaceOptions(
+        **config.posterior.laplace.model_dump(), stress=config.loss.stress > 0, seed=config.seed
+    )
+
+
+def llpr_options(config: Config) -> LlprOptions:
+    """How LLPR is regularised."""
+    return LlprOptions(**config.posterior.llpr.model_dump())
 
 
 def train_settings(config: Config) -> TrainSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
+from bayrace.config.posteriors import shallow_loss
 from bayrace.model.presets import PRESETS
 
 Preset = Literal["tiny", "small", "medium", "qm9", "psb3", "rmd17", "3bpa", "obn25"]
@@ -33,9 +34,9 @@ def fill_run(raw: Any) -> Any:
     model = raw.get("model", {})
     named = isinstance(model, Mapping)
     name = model.get("preset", DEFAULT_PRESET) if named else getattr(model, "preset", None)
-    filled = dict(raw)
+    filled = shallow_loss(raw)
     for section in ("loss", "train"):
-        given = raw.get(section, {})
+        given = filled.get(section, {})
         if isinstance(given, Mapping):
             filled[section] = preset_values(name, section) | dict(given)
     return filled

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from bayrace.config.durations import parse_duration
+from bayrace.config.posteriors import PosteriorConfig, named_kind
 from bayrace.config.presets import Preset, fill_model, fill_run
+from bayrace.config.section import Section
 from bayrace.train.monitors import Monitor
 
 
@@ -89,12 +91,6 @@ def _from_preset(description: str, **constraints: Any) -> Any:
         json_schema_extra=_without_default,
         **constraints,
     )
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DataConfig(Section):
@@ -180,10 +176,10 @@ class ModelConfig(Section):
 class LossConfig(Section):
     """What training minimises."""
 
-    kind: Literal["mse", "nll_e", "nll_jef"] = Field(
+    kind: Literal["mse", "nll_e", "nll_jef", "shallow"] = Field(
         default="nll_jef",
         description="mse: no noise model; nll_e: energy variance; nll_jef: energy variance and a "
-        "3×3 force covariance of every atom.",
+        "3×3 force covariance of every atom; shallow: the spread of a shallow ensemble.",
     )
     energy: float = Field(default=1.0, ge=0, description="λ_E, weight of the energy term.")
     forces: float = Field(default=100.0, ge=0, description="λ_F, weight of the forces term.")
@@ -327,5 +323,17 @@ class Config(Section):
     model: ModelConfig = Field(default={}, validate_default=True, description="The network.")
     loss: LossConfig = Field(default=LossConfig(), description="What training minimises.")
     train: TrainConfig = Field(default=TrainConfig(), description="How it is minimised.")
+    posterior: Annotated[PosteriorConfig, BeforeValidator(named_kind)] = Field(
+        default=PosteriorConfig(), description="Distribution over weights."
+    )
 
     _fill = model_validator(mode="before")(fill_run)
+
+    @model_validator(mode="after")
+    def _shallow_has_its_loss(self) -> Config:
+        if (self.posterior.kind == "shallow") != (self.loss.kind == "shallow"):
+            raise ValueError(
+                f"posterior {self.posterior.kind} with loss {self.loss.kind}: a shallow ensemble "
+                "has its own loss; set posterior: shallow and leave loss.kind out"
+            )
+        return self

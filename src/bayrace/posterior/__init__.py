@@ -6,13 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayrace.posterior.ensemble import Ensemble
+from bayrace.posterior.ivon import Ivon
+from bayrace.posterior.laplace import Laplace
 from bayrace.posterior.llpr import Llpr
 from bayrace.posterior.point import Point
 from bayrace.posterior.shallow import Shallow
+from bayrace.posterior.swag import Swag
 from bayrace.types import Params, Posterior
 
 POSTERIORS: dict[str, type[Posterior]] = {
-    kind.name: kind for kind in (Point, Ensemble, Llpr, Shallow)
+    kind.name: kind for kind in (Point, Ensemble, Swag, Ivon, Laplace, Llpr, Shallow)
 }
 """By the name in files and configurations."""
 

@@ -1,0 +1,89 @@
+"""`bayrace fit`: give a trained network a posterior, by its own training data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bayrace.cli.common import INTERRUPTED, Debug, Device, ModelFile, console, friendly
+from bayrace.cli.train import Override, counting
+from bayrace.process import settle
+
+if TYPE_CHECKING:
+    from bayrace.config import Config
+    from bayrace.potential import Potential
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("fit")(friendly(fit))
+
+
+def fit(
+    model: ModelFile,
+    posterior: Annotated[str, typer.Option(help="llpr, laplace, swag or ivon.")],
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; default: model-POSTERIOR.bayrace beside it.")
+    ] = None,
+    override: Override = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue swag or ivon.")] = False,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Fit a posterior to a trained network, whose training data are read again.
+
+    \b
+    Examples:
+      bayrace fit runs/data/model.bayrace --posterior llpr
+      bayrace fit model.bayrace --posterior laplace -o posterior.laplace.structure=diagonal
+      bayrace fit model.bayrace --posterior swag -o posterior.swag.epochs=20 --output swag.bayrace
+      bayrace fit model.bayrace --posterior llpr -o data.train=moved/train.xyz
+    """
+    del debug
+    from bayrace import run
+    from bayrace.cli.progress import training_display
+    from bayrace.cli.tables import evaluation_table
+    from bayrace.fitting import Watch
+    from bayrace.potential import Potential
+    from bayrace.train.loop import stop_on_signals
+
+    settle()
+    out = console()
+    potential = Potential.load(model, device=device)
+    config = posterior_config(potential, posterior, override or [])
+    target = output or model.with_name(f"{model.stem}-{config.posterior.kind}{model.suffix}")
+    prepared = run.prepare(config)
+    out.print(
+        f"{config.posterior.kind} for {model}, {len(prepared.train)} training and "
+        f"{len(prepared.valid)} validation structures"
+    )
+    with stop_on_signals() as stop, training_display(out) as observer:
+        fitted = run.refit(
+            potential,
+            config,
+            prepared=prepared,
+            folder=target.with_suffix(".run"),
+            resume=resume,
+            watch=Watch(observer, stop, counting(out, config.posterior.kind)),
+        )
+    if fitted is None:
+        out.print(f"stopped and saved; continue with: bayrace fit {model} ... --resume")
+        raise typer.Exit(INTERRUPTED)
+    fitted.save(target)
+    for name, value in fitted.posterior.options().items():
+        out.print(f"{name}: {value}")
+    for evaluation in run.evaluate_sets(fitted, prepared.splits.test):
+        out.print(evaluation_table(evaluation))
+    out.print(f"potential: {target}")
+
+
+def posterior_config(potential: Potential, kind: str, overrides: list[str]) -> Config:
+    """The configuration the potential was trained with, but for its posterior."""
+    from bayrace.config import make_config
+
+    raw = dict(potential.config)
+    section = raw.get("posterior", {})
+    raw["posterior"] = {**(section if isinstance(section, dict) else {}), "kind": kind}
+    return make_config(raw, overrides, source="configuration of the potential")
