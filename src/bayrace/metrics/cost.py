@@ -42,13 +42,13 @@ def relative_times(times: Array) -> Array:
     return np.asarray(least / least[0])
 
 
-def peak_memory(call: Call) -> int:
-    """Bytes that torch holds at most during a call, beyond what it held before."""
-    if torch.cuda.is_available():
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+def peak_memory(call: Call, *, device: torch.device) -> int:
+    """Bytes that torch holds on a device at most during a call, beyond what it held before."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
         call()
-        return torch.cuda.max_memory_allocated() - before
+        return torch.cuda.max_memory_allocated(device) - before
     with _silent(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     assert profiler.profiler is not None

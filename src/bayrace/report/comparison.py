@@ -178,7 +178,7 @@ def _costs(potentials: Mapping[str, Potential], frames: Sequence[Frame], rounds:
     times = interleaved_times([*full, *energy], rounds=rounds)
     ratios = relative_times(times)
     memory = [
-        _weights(potential) + peak_memory(call)
+        _weights(potential) + peak_memory(call, device=potential.device)
         for potential, call in zip(potentials.values(), full, strict=True)
     ]
     count = len(full)
