@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayrace.data.cache import Dataset, epoch_batches, equal_batches
+from bayrace.data.cache import Dataset, edge_batches, epoch_batches, equal_batches
 from bayrace.data.frame import DataError, elements_of, frame_from_atoms
 
 
@@ -128,3 +128,19 @@ def test_equal_batches_with_a_giant_and_with_lonely_atoms():
     assert all(batches)
     alone = equal_batches(np.array([0, 0, 0]), 3, seed=0, epoch=0)
     assert sorted(map(len, alone)) == [1, 1, 1]
+
+
+def test_edge_batches_keep_the_order_and_the_budget(dataset):
+    like = {"weight": torch.zeros(1)}
+    largest = int(dataset.edges.max())
+    alone = list(edge_batches(dataset, like=like, edges=0))
+    assert len(alone) == len(dataset)
+    for budget in (0, largest, 2 * largest, 10**9):
+        batches = list(edge_batches(dataset, like=like, edges=budget))
+        energies = torch.cat([labels.energy for _, labels in batches])
+        expected = dataset.batch(range(len(dataset)), dtype=torch.float32)[1].energy
+        torch.testing.assert_close(energies, expected, rtol=0, atol=0, equal_nan=True)
+        assert all(graph.positions.dtype == torch.float32 for graph, _ in batches)
+        for graph, _ in batches:
+            assert graph.edges.shape[1] <= max(budget, largest)
+    assert len(batches) == 1

@@ -96,7 +96,7 @@ def edge_batches(data: Dataset, *, like: Params, edges: int) -> Iterator[tuple[G
     first = next(iter(like.values()))
     group: list[int] = []
     for index in range(len(data)):
-        if group and int(data.edges[[*group, index]].sum()) > edges:
+        if group and (not edges or int(data.edges[[*group, index]].sum()) > edges):
             yield data.batch(group, dtype=first.dtype, device=first.device)
             group = []
         group.append(index)
