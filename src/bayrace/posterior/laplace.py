@@ -56,7 +56,7 @@ class LaplaceOptions:
     stress: bool  # stress labels count too
     prior_precision: float | None  # τ; None: by the evidence
     noise: NoiseBy  # whence the noise of models without heads; auto: evidence where it is sound
-    energy_noise: float | None  # eV, standard deviation; None: the model's, or as `noise` says
+    energy_noise: float | None  # eV, standard deviation, for models without heads; None: `noise`
     forces_noise: float | None  # eV/Å
     seed: int  # of the signs
 
@@ -257,8 +257,13 @@ def _fixed(
     if options.noise == "residuals" or (options.noise == "auto" and loose):
         own = set(fixed)
         fixed |= {name: residual_precision(t) for name, t in terms.items() if name not in own}
-    given = {"energy": options.energy_noise, "forces": options.forces_noise}
-    fixed |= {name: std**-2 for name, std in given.items() if std is not None and name in sums}
+    for name, std in (("energy", options.energy_noise), ("forces", options.forces_noise)):
+        if std is not None and name in sums:
+            if sums[name].own:
+                raise ValueError(
+                    f"{name}_noise={std}: this model predicts the noise itself; leave it out"
+                )
+            fixed[name] = std**-2
     if options.prior_precision is not None:
         fixed[PRIOR] = options.prior_precision
     return fixed
