@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
@@ -31,7 +31,7 @@ class IvonOptions:
     """Numbers of the optimiser and of predictions; see `bayrace.train.ivon`."""
 
     lr: float  # at the start; the run's schedule scales it
-    ess: float | None  # None: the number of training structures
+    ess: float | Literal["structures", "atoms"]  # a number, or that of the training set
     hess_init: float
     betas: tuple[float, float]
     weight_decay: float  # δ
@@ -118,7 +118,7 @@ def fit(
     are the last ones; `FitResult.params` is the mean of the best validation. A run that `stop`
     ended has a posterior too, of where it was.
     """
-    ess = float(len(train)) if options.ess is None else options.ess
+    ess = _effective_size(options.ess, train)
     final = likelihood_at(settings.max_epochs - 1)
 
     def proper(epoch: int) -> Likelihood:
@@ -141,6 +141,22 @@ def fit(
     hessian = checkpoint.group(state, "hessian")
     posterior = Ivon(mean, hessian, ess, options.weight_decay, options.samples)
     return posterior.to(device=settings.device), result
+
+
+def _effective_size(given: float | Literal["structures", "atoms"], train: Dataset) -> float:
+    """How many structures the likelihood counts for.
+
+    The loss is a mean over structures of the energy's term plus the mean over atoms of the forces'.
+    With "structures", each energy counts once and the forces of a structure together as one; with
+    "atoms", the force on each atom counts once, and the energy of n atoms n times.
+    """
+    if given == "structures":
+        return float(len(train))
+    if given == "atoms":
+        return float(sum(len(frame.numbers) for frame in train.frames))
+    if isinstance(given, str):
+        raise ValueError(f"ivon: ess={given!r} is unknown; use structures, atoms or a number")
+    return given
 
 
 def _with_ivon(settings: TrainSettings, options: IvonOptions, *, ess: float) -> TrainSettings:

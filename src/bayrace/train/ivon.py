@@ -17,8 +17,9 @@ on average. SPEC section 4 has the equations; what differs is ours:
   ρ of a new ĥ is 2/(t + 200) until that falls to 1 - β2, so h is an average that forgets its start
   at any length of a run; with ρ = 5e-6 throughout, ten thousand steps would leave h within 5 % of
   hess_init where ĥ is small. ĥ is made of ĝ minus the momentum, which does not know ε: its mean is
-  the same, its noise far less while the weights are far from their optimum. And no single ĥ
-  changes h + δ more than 2.5-fold. `hessian="paper"` has none of the three.
+  the same, its noise far less while the weights are far from their optimum. No single ĥ changes
+  h + δ more than 2.5-fold, and h does not fall below 0, so that σ is at most the prior's: noise
+  alone could otherwise make some weights wilder than the prior. `hessian="paper"` has none of it.
 """
 
 from __future__ import annotations
@@ -118,6 +119,8 @@ def update(
             surprise.clamp_(-1.0, 1.0)
         # The square is the retraction: h + δ falls by at most half, whatever the estimate.
         hessian += damped * (surprise.square() / 2 - surprise)
+        if averaged:
+            hessian.clamp_(min=0.0)
         momentum.lerp_(gradient, 1 - memory)
         newton = (momentum / (1 - memory**count) + decay * mean) / (hessian + decay)
         mean -= lr * newton.clamp(-radius, radius)
