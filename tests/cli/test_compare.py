@@ -44,7 +44,7 @@ def test_every_model_has_a_row(compared):
         assert f"{each['cost']['time']:.2f}×" in worth
         if name == "point":
             assert errors.count("–") == 4  # calibration errors
-            assert worth.count("–") == 3  # AUROC and score
+            assert worth.count("–") == 5  # AUROC and score
         else:
             error = each["unknown"]["uncertainty"]["forces"]["calibration_error"]
             assert f"{error:.4f}" in errors
@@ -89,6 +89,19 @@ def test_cost_is_relative_to_the_first(compared):
     assert costs["point"]["memory_ratio"] == 1.0
     assert costs["noisy"]["time"] > 1.5  # eight members, and noise
     assert costs["point"]["memory"] < costs["ensemble"]["memory"] < costs["noisy"]["memory"]
+
+
+def test_the_score_may_take_another_auroc(bayrace, models, data, compared, tmp_path):
+    sets = ("--id", data / "test.xyz", "--ood", data / "hot.xyz", "--rounds", 1)
+    target = tmp_path / "numbers.json"
+    chosen = ("--score", "energy_epistemic", "--json", target)
+    result = bayrace("compare", models[2], *sets, *chosen)
+    assert result.exit_code == 0, result.output
+    assert "AUROC of energy_epistemic" in result.stdout
+    found, before = json.loads(target.read_text())["models"]["noisy"], compared[0]["noisy"]
+    aurocs = [before["detection"][name]["auroc"] for name in ("energy_total", "energy_epistemic")]
+    expected = before["unified"]["raw"] + 0.25 * (aurocs[0] - aurocs[1])
+    assert found["unified"]["raw"] == pytest.approx(expected, abs=1e-5)
 
 
 def test_without_unknown_structures(bayrace, models, data):

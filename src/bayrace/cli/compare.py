@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -34,7 +34,12 @@ QUALITY_OF_MODELS = (
     *("E RMSE\nknown", "F RMSE\nknown", "E RMSE\nunknown", "F RMSE\nunknown"),
     *("E CE\nknown", "F CE\nknown", "E CE\nunknown", "F CE\nunknown"),
 )
-WORTH_OF_MODELS = ("AUROC\nE", "AUROC\nF", "score", "time", "time,\nσ of E only", "memory")
+WORTH_OF_MODELS = (
+    *("AUROC\nE", "AUROC\nF", "epistemic\nE", "epistemic\nF"),
+    *("score", "time", "time,\nσ of E only", "memory"),
+)
+SCORES = ("energy_total", "forces_mean_total", "energy_epistemic", "forces_mean_epistemic")
+Score = Literal["energy_total", "forces_mean_total", "energy_epistemic", "forces_mean_epistemic"]
 
 
 def register(app: typer.Typer) -> None:
@@ -51,6 +56,9 @@ def compare(
     normalise: Annotated[
         bool, typer.Option("--normalise", help="In the score, move CE to 0..1 over the models.")
     ] = False,
+    score: Annotated[
+        Score, typer.Option(help="Whose AUROC enters the score: which σ, of what.")
+    ] = "energy_total",
     timed: Annotated[int, typer.Option(min=1, help="Structures in the batch that is timed.")] = 16,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of timing, in turns.")] = 30,
     json_file: Annotated[
@@ -66,7 +74,7 @@ def compare(
     """Compare potentials: errors, calibration, detection of the unknown, cost.
 
     Time and memory are relative to the first model. Score: 0.25·23.06·(E + F RMSE in eV, eV/Å)
-    + 0.125·(CE of E + F) + 0.25·(1 - AUROC of E), on the known structures; less is better.
+    + 0.125·(CE of E + F) + 0.25·(1 - AUROC), errors on the known structures; less is better.
 
     \b
     Examples:
@@ -88,10 +96,10 @@ def compare(
     sets = read_set(potentials, known, keys), read_set(potentials, ood, keys) if ood else None
     contenders = run(potentials, *sets, timed=timed, rounds=rounds, batch=batch)
     out = console()
-    for table in tables(contenders, normalise=normalise):
+    for table in tables(contenders, normalise=normalise, score=score):
         out.print(table)
     if json_file is not None:
-        content = {"id": known, "ood": ood, "models": to_json(contenders)}
+        content = {"id": known, "ood": ood, "models": to_json(contenders, score=score)}
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps(content, indent=1), encoding="utf-8")
         out.print(f"numbers: {json_file}")
@@ -145,7 +153,7 @@ def run(
         )
 
 
-def tables(contenders: Sequence[Contender], *, normalise: bool = False) -> list[Table]:
+def tables(contenders: Sequence[Contender], *, normalise: bool, score: Score) -> list[Table]:
     """The paper's table in two parts, one row per potential: errors, then detection and cost."""
     from bayrace.report.comparison import unified
 
@@ -154,7 +162,7 @@ def tables(contenders: Sequence[Contender], *, normalise: bool = False) -> list[
         "" if first.unknown is None else f", unknown: {first.unknown.accuracy.frames}"
     )
     how = "normalised over these models" if normalise else "as it is"
-    scores = unified(contenders, normalise=normalise)
+    scores = unified(contenders, normalise=normalise, score=score)
     return [
         _models(
             QUALITY_OF_MODELS,
@@ -164,7 +172,8 @@ def tables(contenders: Sequence[Contender], *, normalise: bool = False) -> list[
         _models(
             WORTH_OF_MODELS,
             {each.name: _worth_row(each, scores[each.name]) for each in contenders},
-            caption=f"time, memory: relative to {first.name}; score: less is better, CE {how}",
+            caption=f"AUROC of total and of epistemic σ; time, memory: relative to {first.name}\n"
+            f"score: less is better, with the AUROC of {score} and CE {how}",
         ),
     ]
 
@@ -192,7 +201,7 @@ def _errors_row(each: Contender) -> Iterator[str]:
 
 def _worth_row(each: Contender, score: float | None) -> Iterator[str]:
     cost = each.cost
-    yield from map(_shown, (each.auroc("energy_total"), each.auroc("forces_mean_total"), score))
+    yield from map(_shown, (*map(each.auroc, SCORES), score))
     yield from (f"{ratio:.2f}×" for ratio in (cost.time, cost.energy_time, cost.memory_ratio))
 
 

@@ -119,9 +119,10 @@ def unified(
     }
 
 
-def to_json(contenders: Sequence[Contender]) -> dict[str, Any]:
+def to_json(contenders: Sequence[Contender], *, score: str = SCORE) -> dict[str, Any]:
     """JSON-able, eV and Å and seconds and bytes; what has no value is None."""
-    raw, scaled = unified(contenders), unified(contenders, normalise=True)
+    raw = unified(contenders, score=score)
+    scaled = unified(contenders, normalise=True, score=score)
     return {
         each.name: {
             "posterior": each.posterior,
@@ -129,8 +130,8 @@ def to_json(contenders: Sequence[Contender]) -> dict[str, Any]:
             "known": each.known.to_json(),
             "unknown": None if each.unknown is None else each.unknown.to_json(),
             "detection": {
-                score: None if found is None else found.to_json()
-                for score, found in each.detection.items()
+                kind: None if found is None else found.to_json()
+                for kind, found in each.detection.items()
             },
             "unified": {"raw": raw[each.name], "normalised": scaled[each.name]},
             "cost": vars(each.cost),
