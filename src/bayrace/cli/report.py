@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from bayrace.potential import Potential
     from bayrace.report.judged import Judged, Role
 
+    Source = tuple[str, list[str], Role]
+
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
@@ -69,7 +71,7 @@ def report(
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     sources = named_sources(test or [], ood or [], potential)
-    sets = [judge_file(potential, *source, keys, batch=batch) for source in sources]
+    sets = [judge_files(potential, *source, keys, batch=batch) for source in sources]
     page = build_report(
         sets,
         title=title or default_title(model),
@@ -84,10 +86,8 @@ def report(
     console().print(f"report: {output.resolve()}", markup=False)
 
 
-def named_sources(
-    test: Sequence[str], ood: Sequence[str], potential: Potential
-) -> list[tuple[str, str, Role]]:
-    """Name, file and role of every set; without any --test, the test files of the training run."""
+def named_sources(test: Sequence[str], ood: Sequence[str], potential: Potential) -> list[Source]:
+    """Name, files and role of every set; without any --test, the test files of the training run."""
     tests = [_named(text) for text in test] or _configured(potential)
     unknown = [_named(text) for text in ood]
     names = [name for name, _ in (*tests, *unknown)]
@@ -98,17 +98,17 @@ def named_sources(
             )
     if not tests:
         raise ValueError("no test data, and the run of this potential had none; give --test FILE")
-    known: list[tuple[str, str, Role]] = [(name, file, "test") for name, file in tests]
-    return [*known, *((name, file, "ood") for name, file in unknown)]
+    known: list[Source] = [(name, files, "test") for name, files in tests]
+    return [*known, *((name, files, "ood") for name, files in unknown)]
 
 
-def judge_file(
-    potential: Potential, name: str, file: str, role: Role, keys: LabelKeys, *, batch: int
+def judge_files(
+    potential: Potential, name: str, files: list[str], role: Role, keys: LabelKeys, *, batch: int
 ) -> Judged:
-    """Evaluate one file with a progress bar, also without recalibration if there is one."""
+    """Evaluate one set with a progress bar, also without recalibration if there is one."""
     from bayrace.report.judged import judge_frames
 
-    frames = labelled_frames(file, keys)
+    frames = labelled_frames(files, keys)
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=len(frames))
         return judge_frames(
@@ -121,15 +121,15 @@ def judge_file(
         )
 
 
-def labelled_frames(file: str, keys: LabelKeys) -> list[Frame]:
-    """The frames of a file, which must have something to compare with."""
+def labelled_frames(files: list[str], keys: LabelKeys) -> list[Frame]:
+    """The frames of a set, which must have something to compare with."""
     from bayrace.data.read import DataError, read_frames, split_isolated
 
-    frames, _ = split_isolated(read_frames(file, keys=keys, config_weights={}))
+    frames, _ = split_isolated(read_frames(files, keys=keys, config_weights={}))
     if all(frame.energy is None and frame.forces is None for frame in frames):
         raise DataError(
-            f"{file}: no frame has an energy or forces to compare with; name their keys with "
-            "--energy-key and --forces-key"
+            f"{', '.join(files)}: no frame has an energy or forces to compare with; name their "
+            "keys with --energy-key and --forces-key"
         )
     return frames
 
@@ -139,17 +139,15 @@ def default_title(model: Path) -> str:
     return model.resolve().parent.name if model.stem == "model" else model.stem
 
 
-def _named(text: str) -> tuple[str, str]:
+def _named(text: str) -> tuple[str, list[str]]:
     """Split name=file; a file without a name is called by its stem."""
     name, equals, file = text.partition("=")
     if equals and name and file and not Path(text).exists() and "/" not in name:
-        return name, file
-    return Path(text).name.split(".")[0], text
+        return name, [file]
+    return Path(text).name.split(".")[0], [text]
 
 
-def _configured(potential: Potential) -> list[tuple[str, str]]:
+def _configured(potential: Potential) -> list[tuple[str, list[str]]]:
     """Test files that the configuration of the training run names."""
     test = potential.config.get("data", {}).get("test") or {}
-    if not isinstance(test, dict):
-        test = {"test": test}
-    return [(str(name), file) for name, file in test.items() if isinstance(file, str)]
+    return [(str(name), [str(file) for file in files]) for name, files in test.items()]

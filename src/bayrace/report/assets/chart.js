@@ -258,14 +258,15 @@ const BayraceChart = (() => {
 
   /* The whole figure */
 
-  function draw(element, panel, order) {
+  function draw(element, given, order) {
+    const place = (mark) => (mark.kind === "intervals" && order === 1 ? mark.other_x : mark.x);
+    const panel = { ...given, marks: given.marks.map((mark) => ({ ...mark, place: place(mark) })) };
     const width = Math.max(240, Math.floor(element.clientWidth));
     element.textContent = "";
     const svg = make("svg", { width, role: "img", class: "figure" }, element);
     make("title", {}, svg, `${panel.title}: ${title(panel.y) || "names"} against ${title(panel.x)}`);
     const top = drawLegend(svg, panel, width);
     const named = panel.y.scale === "names";
-    for (const mark of panel.marks) mark.place = mark.kind === "intervals" && order === 1 ? mark.other_x : mark.x;
     let [xs, ys] = [limits(panel, panel.x, "x"), named ? null : limits(panel, panel.y, "y")];
     if (panel.square) xs = ys = [Math.min(xs[0], ys[0]), Math.max(xs[1], ys[1])];
     const labels = named ? [] : scaleOf(panel.y)(ys, [1, 0], 6).ticks.map(([, text]) => textWidth(text));
@@ -308,10 +309,9 @@ const BayraceChart = (() => {
     let [best, reach] = [null, 18 ** 2];
     for (const mark of panel.marks) {
       if (["band", "bars", "diagonal"].includes(mark.kind) || mark.fit === false && mark.style !== "dots") continue;
-      const place = mark.place || mark.x;
       for (let n = 0; n < mark.y.length; n++) {
-        const distance = (sx(place[n]) - x) ** 2 + (sy(mark.y[n]) - y) ** 2;
-        if (distance < reach) [best, reach] = [{ mark, n, x: place[n] }, distance];
+        const distance = (sx(mark.place[n]) - x) ** 2 + (sy(mark.y[n]) - y) ** 2;
+        if (distance < reach) [best, reach] = [{ mark, n, x: mark.place[n] }, distance];
       }
     }
     return best;

@@ -1,0 +1,206 @@
+"""What the report says and shows, for sets whose errors are known."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bayrace.metrics.calibration import calibration_error, central_mass
+from bayrace.report.build import build_report
+from bayrace.report.document import Panel, Table
+from bayrace.report.panels.accuracy import parity_panels
+from bayrace.report.panels.dynamics import dynamics_panels
+from bayrace.report.panels.ood import detections, roc_panel
+from bayrace.report.panels.training import training_panels
+from bayrace.report.panels.uncertainty import calibration_panels, spread_panels
+from bayrace.report.structures import worst_structures
+from bayrace.report.summary import findings
+from bayrace.report.tables import element_table, score_name, type_table, uncertainty_tables
+
+
+def headlines(sets):
+    return {each.headline: each for each in findings(sets, detections(sets))}
+
+
+def test_right_uncertainties_are_called_honest(make_judged):
+    found = headlines([make_judged(count=400)])
+    assert found["σ of the energies of “cold” is honest."].verdict == "good"
+    assert found["σ of the forces of “cold” is honest."].verdict == "good"
+    assert found["σ tells large errors from small ones."].verdict == "good"
+    assert "Detection of unknown structures was not tested." in found
+
+
+def test_wrong_uncertainties_are_called_so(make_judged):
+    small = headlines([make_judged(wrong=3.0)])["σ of the forces of “cold” is too small."]
+    assert small.verdict == "bad"
+    judged = make_judged(wrong=3.0)
+    ratio = judged.forces.rmse / np.sqrt(np.mean(judged.forces.std**2))
+    assert f"the RMSE is {ratio:.2f} times the predicted σ" in small.text
+    assert ratio == pytest.approx(3.0, rel=0.1)
+    assert "bayrace calibrate" in small.text
+    large = headlines([make_judged(wrong=0.3)])["σ of the energies of “cold” is too large."]
+    assert large.verdict == "caution"
+    assert "100 % of the references" in large.text
+    after = headlines([make_judged(wrong=3.0, raw=1.0)])["σ of the forces of “cold” is too small."]
+    assert "bayrace calibrate" not in after.text
+
+
+def test_detection_is_judged_by_the_best_score(make_judged):
+    sets = [make_judged(), make_judged("hot", "ood", scale=20.0, seed=3)]
+    assert headlines(sets)["“hot” is recognised as unknown."].verdict == "good"
+    alike = [make_judged(), make_judged("alike", "ood", seed=3)]
+    assert headlines(alike)["“alike” is not recognised as unknown."].verdict == "bad"
+
+
+def test_a_test_on_training_data_comes_first(make_judged):
+    dirty = replace(make_judged(), seen={"train": 7, "test": 60})
+    first = findings([dirty], [])[0]
+    assert first.verdict == "bad"
+    assert "7 of the 60 structures of “cold” were used for training" in first.text
+
+
+def test_few_structures_are_pointed_out(make_judged):
+    assert "Few structures." in headlines([make_judged(count=5)])
+    assert "Few structures." not in headlines([make_judged(count=60)])
+
+
+def test_a_potential_without_uncertainty_has_no_panels_of_it(make_judged):
+    blind = [make_judged(wrong=0.0)]
+    assert spread_panels(blind) == []
+    assert calibration_panels(blind) == []
+    assert uncertainty_tables(blind) == []
+    assert headlines(blind)["No uncertainty is predicted."].verdict == "bad"
+    keys = [section.key for section in build_report(blind, title="", facts={}).sections]
+    assert keys == ["accuracy", "parts", "structures"]
+
+
+def test_scatter_is_thinned_and_says_so(make_judged):
+    sets = [make_judged(count=300), make_judged("hot", "ood", count=300, seed=1)]
+    forces = parity_panels(sets)[1]
+    drawn = [len(mark.x) for mark in forces.marks if mark.kind == "points"]
+    assert drawn == [2500, 2500]
+    assert "5000 of 7200 points are drawn" in forces.caption
+
+
+def test_calibration_curves_and_bars_are_those_of_the_metric(make_judged):
+    judged = make_judged(wrong=1.0, raw=3.0, count=200)
+    energies, _, bars = calibration_panels([judged])
+    after = next(mark for mark in energies.marks if mark.series == "cold")
+    at_90 = list(after.x).index(90)
+    assert after.y[at_90] == pytest.approx(100 * np.mean(judged.energy.inside))
+    before = next(mark for mark in energies.marks if mark.series.endswith("before recalibration"))
+    assert before.y[at_90] < after.y[at_90] - 20
+    values = {mark.names[0]: mark.y[0] for mark in bars.marks}
+    expected = calibration_error(central_mass(judged.raw_forces.pit))
+    assert values["cold, forces, before recalibration"] == expected
+    assert values["cold, forces"] < expected / 20
+
+
+def test_errors_lie_between_the_bands_as_often_as_they_say(make_judged):
+    judged = make_judged(count=400)
+    panel = spread_panels([judged])[1]
+    shares = []
+    for band in (mark for mark in panel.marks if mark.kind == "band"):
+        low, high = band.low[0] / band.x[0], band.high[0] / band.x[0]
+        ratio = np.abs(judged.forces.error) / judged.forces.std
+        shares.append(np.mean((ratio > low) & (ratio < high)))
+    assert shares == pytest.approx([0.99, 0.90, 0.50], abs=0.03)
+    assert (panel.x.scale, panel.y.scale, panel.x.unit) == ("log", "log", "meV/Å")
+
+
+def test_roc_has_a_curve_for_each_score(make_judged):
+    sets = [make_judged(), make_judged("hot", "ood", scale=2.0, seed=3)]
+    panel = roc_panel(sets)
+    assert len(panel.marks) == 3
+    assert all(re.search(r"AUROC [01]\.\d{3}$", mark.series) for mark in panel.marks[1:])
+    assert roc_panel(sets[:1]) is None
+    assert roc_panel(sets[1:]) is None
+
+
+def test_tables_by_element_and_type(make_judged):
+    sets = [make_judged(types=("a", "b"), wrong=2.0)]
+    elements = {row[1]: row for row in element_table(sets).rows}
+    carbon = sets[0].forces.chosen(sets[0].forces.number == 6)
+    assert elements["C"][4] == pytest.approx(1000 * carbon.rmse)
+    assert elements["H"][2] == 120
+    assert type_table([make_judged()]) is None
+    rows = type_table(sets).rows
+    assert [(row[1], row[2], row[3]) for row in rows[:2]] == [
+        ("a", "energy", 30),
+        ("a", "forces", 30),
+    ]
+    whole = sets[0].energy
+    mean = sum(row[5] ** 2 * row[3] for row in rows if row[2] == "energy") / 60
+    assert np.sqrt(mean) == pytest.approx(1000 * whole.rmse)
+
+
+def test_names_of_scores():
+    assert score_name("energy_total") == "σ of the energy / √atoms"
+    assert score_name("forces_max_epistemic") == "σ of the forces, largest atom (epistemic)"
+
+
+def test_the_worst_structures_are_the_worst(make_judged):
+    judged = make_judged()
+    shown = worst_structures([judged]).structures
+    rmse = np.sqrt(np.mean(judged.forces.error.reshape(60, -1) ** 2, axis=1))
+    assert [each.title for each in shown] == [f"cold, frame {n}" for n in np.argsort(-rmse)[:3]]
+    assert shown[0].symbols == ["C", "O", "H", "H"]
+    place = int(np.argmax(rmse))
+    np.testing.assert_allclose(shown[0].error, 1000 * judged.force_error[4 * place : 4 * place + 4])
+    huge = make_judged(count=2, repeat=600)
+    assert worst_structures([huge]) is None
+
+
+def test_structures_without_forces_are_sorted_by_energy(make_judged):
+    judged = make_judged(count=10)
+    blank = judged.forces.chosen(np.zeros(judged.forces.size, dtype=bool))
+    nothing = np.full_like(judged.force_error, np.nan)
+    energies = replace(judged, forces=blank, force_error=nothing)
+    shown = worst_structures([energies]).structures
+    assert shown[0].title == f"cold, frame {np.argmax(np.abs(judged.energy.error))}"
+    assert shown[0].error is None
+    json.dumps(build_report([energies], title="", facts={}).to_json(), allow_nan=False)
+
+
+def test_training_curves_of_one_run_and_of_members(history):
+    panels = {panel.key: panel for panel in training_panels({"run": history})}
+    assert list(panels) == ["training-loss", "training-energy", "training-forces", "training-rate"]
+    assert [mark.series for mark in panels["training-loss"].marks] == ["training", "validation"]
+    assert panels["training-loss"].y.scale == "linear"  # it becomes negative
+    assert panels["training-energy"].marks[0].y[-1] == pytest.approx(9 / 40)
+    members = training_panels({"member 0": history, "member 1": history[:10]})
+    assert [mark.series for mark in members[1].marks] == ["member 0", "member 1"]
+    long = [{**history[0], "epoch": epoch} for epoch in range(1, 5001)]
+    line = training_panels({"run": long})[1].marks[0]
+    assert len(line.x) <= 600
+    assert line.x[-1] == 5000
+    assert training_panels({}) == []
+
+
+def test_dynamics_without_a_spread_has_no_panel_of_it():
+    panels = dynamics_panels(
+        time=[0, 1, 2],
+        potential_energy=[-1.0, -0.9, -1.1],
+        temperature=[300, 310, 290],
+        force_spread=[0, 0, 0],
+    )
+    assert [panel.key for panel in panels] == ["dynamics-temperature", "dynamics-energy"]
+    np.testing.assert_allclose(panels[1].marks[0].y, [0, 100, -100])
+
+
+def test_the_report_is_json_and_knows_its_sets(make_judged, history):
+    sets = [make_judged("hot", "ood", seed=1), make_judged("cold")]
+    report = build_report(sets, title="T", facts={"model": "m"}, histories={"run": history})
+    content = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert list(content["numbers"]["sets"]) == ["cold", "hot"]  # known ones first
+    columns = content["numbers"]["sets"]["hot"]["structures"]
+    assert columns["energy_label"] == sets[0].energy.label.tolist()
+    blocks = report.blocks()
+    keys = [block.key for block in blocks if isinstance(block, Panel | Table)]
+    assert len(set(keys)) == len(keys)
+    with pytest.raises(ValueError, match="no sets to report on"):
+        build_report([], title="", facts={})
