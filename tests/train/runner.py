@@ -1,7 +1,7 @@
 """A small real training run, as functions for the tests and as a script they can kill.
 
-python runner.py FOLDER PAUSE CHECKPOINT_EVERY: trains four epochs, writing the number of each step
-and then sleeping PAUSE seconds.
+python runner.py FOLDER PAUSE CHECKPOINT_EVERY [ivon]: trains four epochs, writing the number of
+each step and then sleeping PAUSE seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bayrace.data.frame import Frame
 from bayrace.likelihood.mse import SquaredError
 from bayrace.model.noise import Lambdas
 from bayrace.model.pair import PairModel
+from bayrace.train.ivon import IvonSettings
 from bayrace.train.loop import FitResult, StepEvent, TrainSettings, fit, stop_on_signals
 from bayrace.train.optim import OptimiserSettings
 from bayrace.train.schedule import Plateau
@@ -107,6 +108,20 @@ def settings(**changes: object) -> TrainSettings:
     return replace(base, **changes)
 
 
+def ivon(**changes: object) -> dict[str, object]:
+    """Changes of the settings that make the optimiser IVON."""
+    optimiser = IvonSettings(
+        lr=0.05,
+        ess=20.0,
+        hess_init=0.5,
+        betas=(0.9, 0.999995),
+        weight_decay=1e-4,
+        clip_radius=1.0,
+        hessian="averaged",
+    )
+    return {"optimiser": replace(optimiser, **changes), "clip": None, "ema": None}
+
+
 def train(
     folder: Path, *, pause: float = 0.0, resume: bool = False, **changes: object
 ) -> FitResult:
@@ -139,5 +154,6 @@ if __name__ == "__main__":
         max_epochs=4,
         pause=float(sys.argv[2]),
         checkpoint_every=float(sys.argv[3]),
+        **(ivon() if "ivon" in sys.argv[4:] else {}),
     )
     sys.stdout.write(f"ended: {result.reason}\n")

@@ -234,6 +234,11 @@ def test_broken_parameters_do_not_replace_the_checkpoint(
     assert math.isfinite(float(tensors["params/weights"].norm()))
 
 
+def test_divergence_of_ivon_has_remedies_of_its_own(runner: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(TrainingDiverged, match=r"raise ess=20 or hess_init=0\.5 .* check these"):
+        fit_frames(runner, poisoned(runner, 7), tmp_path, **runner.ivon())
+
+
 def test_divergence_of_a_validation_frame(runner: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged, match=r"the validation loss.*made.xyz, frame 3\."):
         fit(

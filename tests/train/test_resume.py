@@ -32,10 +32,16 @@ def one_thread() -> Iterator[None]:
 
 
 def start_and_signal(
-    folder: Path, number: signal.Signals, *, at_step: int, pause: float, every: float
+    folder: Path,
+    number: signal.Signals,
+    *,
+    at_step: int,
+    pause: float,
+    every: float,
+    more: str = "",
 ) -> tuple[int, str]:
     """Run the runner, signal it once it has done `at_step` steps; exit code and rest of output."""
-    command = [sys.executable, str(RUNNER), str(folder), str(pause), str(every)]
+    command = [sys.executable, str(RUNNER), str(folder), str(pause), str(every), more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
@@ -77,6 +83,55 @@ def test_kill_in_the_middle_of_an_epoch(
     runner.train(killed, max_epochs=4, resume=True)
     runner.train(whole, max_epochs=4)
     assert_same_end(killed, whole)
+
+
+def test_kill_while_learning_variances(runner: ModuleType, tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    code, _ = start_and_signal(
+        killed, signal.SIGKILL, at_step=13, pause=0.01, every=0.0, more="ivon"
+    )
+    assert code == -signal.SIGKILL
+    assert 5 <= checkpoint.load(killed / checkpoint.LAST)[1]["counters"]["step"] < 20
+    runner.train(killed, max_epochs=4, resume=True, **runner.ivon())
+    runner.train(whole, max_epochs=4, **runner.ivon())
+    assert_same_end(killed, whole)
+    assert "optimiser/hessian/weights" in end(whole)[0]
+    with pytest.raises(CheckpointError, match=r"settings\.optimiser\.ess was 20\.0, now 40\.0"):
+        runner.train(whole, max_epochs=4, resume=True, **runner.ivon(ess=40.0))
+
+
+def test_epochs_after_the_checkpoint_are_seen_again_and_the_same(
+    runner: ModuleType, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, torch.Tensor]] = []
+
+    def look(epoch: int, params: dict[str, torch.Tensor]) -> None:
+        seen.append((epoch, params["weights"].detach().clone()))
+
+    def run(*, resume: bool) -> None:
+        fit(
+            runner.model(),
+            lambda epoch: runner.squares(),
+            runner.dataset(20, seed=0),
+            runner.dataset(6, seed=1),
+            settings=runner.settings(max_epochs=5, valid_every=5),
+            folder=tmp_path,
+            resume=resume,
+            stop=lambda: not resume and len(seen) == 4,
+            after_epoch=look,
+        )
+
+    run(resume=False)
+    first, last = list(seen), checkpoint.load(tmp_path / checkpoint.LAST)[0]
+    assert [epoch for epoch, _ in first] == [1, 2, 3, 4]
+    assert torch.equal(first[3][1], last["params/weights"])  # themselves, not their average
+    assert not torch.equal(first[3][1], last["average/weights"])
+    seen.clear()
+    (tmp_path / checkpoint.LAST).unlink()
+    run(resume=False)
+    assert all(torch.equal(a, b) for (_, a), (_, b) in zip(first, seen, strict=True))
+    run(resume=True)
+    assert [epoch for epoch, _ in seen] == [1, 2, 3, 4, 5]
 
 
 def test_lines_after_the_checkpoint_are_not_doubled(runner: ModuleType, tmp_path: Path) -> None:

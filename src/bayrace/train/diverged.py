@@ -11,7 +11,8 @@ import torch
 from bayrace.data.cache import Dataset
 from bayrace.model.derivatives import evaluate
 from bayrace.train import checkpoint
-from bayrace.train.optim import global_norm
+from bayrace.train.ivon import IvonSettings
+from bayrace.train.optim import Optimiser, global_norm
 from bayrace.train.state import TrainState
 from bayrace.train.task import Task
 from bayrace.types import Params
@@ -53,12 +54,20 @@ def diverged(
         f"training diverged at epoch {epoch + 1}, step {counters.step + (not valid)}: "
         f"{what} is not finite ({numbers}). {_blame(frames, alone=bool(guilty))}"
         f"The last good checkpoint is kept at {path}. "
-        f"Lower the learning rate (now {lr:g}), clip gradients (for example clip=10), "
+        f"{_remedy(task.settings.optimiser, lr)}, "
         "or check these frames with `bayrace validate`",
         frames=frames,
         step=counters.step,
         checkpoint=path,
     )
+
+
+def _remedy(optimiser: Optimiser, lr: float) -> str:
+    slower = f"Lower the learning rate (now {lr:g})"
+    if isinstance(optimiser, IvonSettings):
+        start = f"ess={optimiser.ess:g} or hess_init={optimiser.hess_init:g}"
+        return f"{slower}, raise {start} (the noise on the weights starts at 1/√(ess · hess_init))"
+    return f"{slower}, clip gradients (for example clip=10)"
 
 
 def _blame(frames: tuple[str, ...], *, alone: bool) -> str:

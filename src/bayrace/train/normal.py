@@ -12,7 +12,8 @@ def generator(*key: int) -> torch.Generator:
     """A stream that depends on all numbers of `key`, none of them negative."""
     if any(number < 0 for number in key):
         raise ValueError(f"seed={key}: random streams are numbered from 0 up")
-    (seed,) = np.random.SeedSequence(list(key)).generate_state(1, np.uint64)
+    # Its length belongs to the key: numpy takes trailing zeros for nothing.
+    (seed,) = np.random.SeedSequence([len(key), *key]).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(seed))
 
 
