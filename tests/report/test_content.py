@@ -18,7 +18,7 @@ from bayrace.report.panels.ood import detections, roc_panel
 from bayrace.report.panels.training import training_panels
 from bayrace.report.panels.uncertainty import calibration_panels, spread_panels
 from bayrace.report.structures import worst_structures
-from bayrace.report.summary import findings
+from bayrace.report.summary import findings, key_figures
 from bayrace.report.tables import element_table, score_name, type_table, uncertainty_tables
 
 
@@ -28,25 +28,44 @@ def headlines(sets):
 
 def test_right_uncertainties_are_called_honest(make_judged):
     found = headlines([make_judged(count=400)])
-    assert found["σ of the energies of “cold” is honest."].verdict == "good"
-    assert found["σ of the forces of “cold” is honest."].verdict == "good"
+    assert found["σ of the energies and forces of “cold” is honest."].verdict == "good"
     assert found["σ tells large errors from small ones."].verdict == "good"
     assert "Detection of unknown structures was not tested." in found
 
 
 def test_wrong_uncertainties_are_called_so(make_judged):
-    small = headlines([make_judged(wrong=3.0)])["σ of the forces of “cold” is too small."]
+    name = "σ of the energies and forces of “cold” is"
+    small = headlines([make_judged(wrong=3.0)])[f"{name} too small."]
     assert small.verdict == "bad"
     judged = make_judged(wrong=3.0)
     ratio = judged.forces.rmse / np.sqrt(np.mean(judged.forces.std**2))
-    assert f"the RMSE is {ratio:.2f} times the predicted σ" in small.text
+    assert f"and {ratio:.2f} times the predicted σ" in small.text
     assert ratio == pytest.approx(3.0, rel=0.1)
     assert "bayrace calibrate" in small.text
-    large = headlines([make_judged(wrong=0.3)])["σ of the energies of “cold” is too large."]
+    large = headlines([make_judged(wrong=0.3)])[f"{name} too large."]
     assert large.verdict == "caution"
-    assert "100 % of the references" in large.text
-    after = headlines([make_judged(wrong=3.0, raw=1.0)])["σ of the forces of “cold” is too small."]
+    assert "100 % of the energies and 100 % of the forces" in large.text
+    after = headlines([make_judged(wrong=3.0, raw=1.0)])[f"{name} too small."]
     assert "bayrace calibrate" not in after.text
+
+
+def test_energies_and_forces_are_judged_apart(make_judged):
+    right, wrong = make_judged(count=200), make_judged(count=200, wrong=3.0)
+    found = headlines([replace(right, forces=wrong.forces)])
+    assert found["σ of the energies of “cold” is honest."].verdict == "good"
+    assert found["σ of the forces of “cold” is too small."].verdict == "bad"
+
+
+def test_the_hardest_unknown_set_is_the_key_figure(make_judged):
+    sets = [
+        make_judged(),
+        make_judged("easy", "ood", scale=20.0, seed=3),
+        make_judged("hard", "ood", scale=1.3, seed=4),
+    ]
+    found = detections(sets)
+    tile = key_figures(sets, found)[-1]
+    best = max(each.auroc for each in found if each.name == "hard")
+    assert (tile.label, tile.value, tile.detail) == ("AUROC", f"{best:.3f}", "unknown: hard")
 
 
 def test_detection_is_judged_by_the_best_score(make_judged):

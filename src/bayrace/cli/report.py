@@ -71,7 +71,8 @@ def report(
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     sources = named_sources(test or [], ood or [], potential)
-    sets = [judge_files(potential, *source, keys, batch=batch) for source in sources]
+    read = [(name, labelled_frames(files, keys), role) for name, files, role in sources]
+    sets = [judge_set(potential, *each, batch=batch) for each in read]
     page = build_report(
         sets,
         title=title or default_title(model),
@@ -102,13 +103,12 @@ def named_sources(test: Sequence[str], ood: Sequence[str], potential: Potential)
     return [*known, *((name, files, "ood") for name, files in unknown)]
 
 
-def judge_files(
-    potential: Potential, name: str, files: list[str], role: Role, keys: LabelKeys, *, batch: int
+def judge_set(
+    potential: Potential, name: str, frames: list[Frame], role: Role, *, batch: int
 ) -> Judged:
     """Evaluate one set with a progress bar, also without recalibration if there is one."""
     from bayrace.report.judged import judge_frames
 
-    frames = labelled_frames(files, keys)
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=len(frames))
         return judge_frames(

@@ -52,6 +52,8 @@ def number(value: Cell) -> str:
         return str(value)
     if value == 0:
         return "0"
+    if 0.99 < value < 1:  # digits of what is missing, as of a coefficient of determination
+        return f"{value:.{min(6, 1 - math.floor(math.log10(1 - value)))}f}"
     size = math.floor(math.log10(abs(value)))
     if size >= 6 or size < -4:
         return f"{value:.2e}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -52,10 +54,10 @@ def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figu
         if quantity.uncertain:
             inside = 100 * float(np.mean(quantity.inside))
             detail = f"should be 90 %, {first.name}"
-            figures.append(Figure(f"{label} in 90 % interval", f"{inside:.0f}", "%", detail))
-    if found:
-        best = max(found, key=lambda each: each.auroc)
-        figures.append(Figure("AUROC", f"{best.auroc:.3f}", "", f"best score, {best.name}"))
+            figures.append(Figure(f"{label} in 90 % interval", f"{inside:.3g}", "%", detail))
+    if _best(found):
+        hardest = min(_best(found), key=lambda each: each.auroc)
+        figures.append(Figure("AUROC", f"{hardest.auroc:.3f}", "", f"unknown: {hardest.name}"))
     return figures
 
 
@@ -87,41 +89,62 @@ def _accuracy(each: Judged) -> Finding:
 
 
 def _honesty(sets: Sequence[Judged]) -> Iterator[Finding]:
+    """One sentence for each set, or two where σ of energies and forces err differently."""
     for each in sets:
-        for key, title in (("energy", "energies"), ("forces", "forces")):
-            quantity: Quantity = getattr(each, key)
+        states: dict[str, list[Coverage]] = {}
+        for title, quantity in (("energies", each.energy), ("forces", each.forces)):
             if quantity.uncertain:
-                yield _coverage(each, quantity, title)
+                judged = _coverage(title, quantity)
+                states.setdefault(judged.state, []).append(judged)
+        for state, found in states.items():
+            yield _honest(each, state, found)
 
 
-def _coverage(each: Judged, quantity: Quantity, title: str) -> Finding:
+@dataclass(frozen=True)
+class Coverage:
+    """How one quantity's σ compares with its errors."""
+
+    title: str
+    inside: float  # share of references in their 90 % interval
+    ratio: float  # RMSE over σ
+    state: Literal["honest", "too small", "too large"]
+
+
+def _coverage(title: str, quantity: Quantity) -> Coverage:
     """Judge coverage against chance; components of one structure's forces are not independent."""
     inside = float(np.mean(quantity.inside))
     structures = np.unique(quantity.frame).size
     slack = TOLERATED + 2 * math.sqrt(LEVEL * (1 - LEVEL) / structures)
     factor = TOLERATED_RATIO + 2 / math.sqrt(2 * structures)
     ratio = quantity.rmse / float(np.sqrt(np.mean(quantity.std**2)))
-    where = f"{title} of “{each.name}”"
-    seen = (
-        f"{100 * inside:.0f} % of the references are in the 90 % interval; the RMSE is "
-        f"{_short(ratio)} times the predicted σ."
-    )
-    if abs(inside - LEVEL) <= slack and 1 / factor < ratio < factor:
-        return Finding("good", f"σ of the {where} is honest.", seen)
     if inside < LEVEL - slack or ratio >= factor:
-        verdict: Verdict = "bad" if inside < 0.7 or ratio > 2 else "caution"
-        advice = (
-            " Do not trust σ there; add such structures to the training data."
-            if each.role == "ood"
-            else " The recalibration was fitted to easier structures."
-            if each.recalibrated
-            else " Recalibrate on validation data: bayrace calibrate."
-        )
-        return Finding(verdict, f"σ of the {where} is too small.", seen + advice)
-    advice = " Recalibrating (bayrace calibrate) makes the intervals narrower."
-    if each.role == "ood" or each.recalibrated:
-        advice = ""
-    return Finding("caution", f"σ of the {where} is too large.", seen + advice)
+        return Coverage(title, inside, ratio, "too small")
+    if inside > LEVEL + slack or ratio <= 1 / factor:
+        return Coverage(title, inside, ratio, "too large")
+    return Coverage(title, inside, ratio, "honest")
+
+
+def _honest(each: Judged, state: str, found: Sequence[Coverage]) -> Finding:
+    titles = " and ".join(one.title for one in found)
+    headline = f"σ of the {titles} of “{each.name}” is {state}."
+    inside = " and ".join(f"{100 * one.inside:.3g} % of the {one.title}" for one in found)
+    ratios = " and ".join(_short(one.ratio) for one in found)
+    text = f"{inside} are in their 90 % intervals; the RMSE is {ratios} times the predicted σ."
+    if state == "honest":
+        return Finding("good", headline, text)
+    if state == "too large":
+        advice = " Recalibrating (bayrace calibrate) makes the intervals narrower."
+        plain = each.role == "ood" or each.recalibrated
+        return Finding("caution", headline, text if plain else text + advice)
+    severe = any(one.inside < 0.7 or one.ratio > 2 for one in found)
+    advice = (
+        " Do not trust σ there; add such structures to the training data."
+        if each.role == "ood"
+        else " The recalibration was fitted to easier structures."
+        if each.recalibrated
+        else " Recalibrate on validation data: bayrace calibrate."
+    )
+    return Finding("bad" if severe else "caution", headline, text + advice)
 
 
 def _ranking(known: Sequence[Judged]) -> Iterator[Finding]:
@@ -144,12 +167,8 @@ def _ranking(known: Sequence[Judged]) -> Iterator[Finding]:
 
 
 def _detection(sets: Sequence[Judged], found: Sequence[Detection]) -> Iterator[Finding]:
-    drawn = {score for score, *_ in DRAWN}
-    for name in dict.fromkeys(each.name for each in found):
-        best = max(
-            (each for each in found if each.name == name and each.score in drawn),
-            key=lambda each: each.auroc,
-        )
+    for best in _best(found):
+        name = best.name
         text = f"The {score_name(best.score)} gives an AUROC of {best.auroc:.3f}."
         if best.auroc >= 0.95:
             yield Finding("good", f"“{name}” is recognised as unknown.", text)
@@ -161,6 +180,14 @@ def _detection(sets: Sequence[Judged], found: Sequence[Detection]) -> Iterator[F
     if not any(each.role == "ood" for each in sets):
         text = "Give structures the potential should not know with --ood name=file.xyz."
         yield Finding("note", "Detection of unknown structures was not tested.", text)
+
+
+def _best(found: Sequence[Detection]) -> list[Detection]:
+    """The better of the drawn scores for each unknown set."""
+    drawn = [each for each in found if each.score in {score for score, *_ in DRAWN}]
+    names = dict.fromkeys(each.name for each in drawn)
+    own = ([each for each in drawn if each.name == name] for name in names)
+    return [max(each, key=lambda one: one.auroc) for each in own]
 
 
 def _blind(sets: Sequence[Judged]) -> Iterator[Finding]:

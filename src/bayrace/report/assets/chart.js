@@ -52,8 +52,8 @@ const BayraceChart = (() => {
     const scale = (value) => from + ((value - low) / (high - low)) * (to - from);
     const rough = (high - low) / Math.max(1, wanted);
     const base = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 2.5, 5, 10].find((each) => each * base >= rough * 0.999) * base;
-    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9) + (/^25/.test(String(step / base * 10)) ? 1 : 0));
+    const step = [1, 2, 5, 10].find((each) => each * base >= rough * 0.999) * base;
+    const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
     scale.ticks = [];
     for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n++) {
       const value = n * step;

@@ -102,8 +102,8 @@ def _binned(each: Judged, quantity: Quantity, colour: int) -> Mark:
 
 
 def _calibration(sets: Sequence[Judged], key: str, title: str) -> Panel:
-    count = len(next(each for each in sets if getattr(each, key).uncertain).frames)
-    low, high = sampling_band(count)
+    first = next(each for each in sets if getattr(each, key).uncertain)
+    low, high = sampling_band(len(first.frames))
     marks = [
         Mark("band", x=100 * LEVELS, low=100 * low, high=100 * high, names=["chance"]),
         Mark("line", "ideal", x=[0, 100], y=[0, 100], style="dashed"),
@@ -120,8 +120,8 @@ def _calibration(sets: Sequence[Judged], key: str, title: str) -> Panel:
         f"calibration-{key}",
         f"Calibration of the {title}",
         "Share of the reference values inside the central interval of each probability. Below the "
-        "dashed line σ is too small, above it too large. Shaded: 95 % of what chance does to "
-        f"{count} calibrated, independent structures.",
+        "dashed line σ is too small, above it too large. Shaded: where chance leaves 95 % of the "
+        f"curves of right σ, given the {len(first.frames)} structures of “{first.name}”.",
         Axis("expected coverage", "%", low=0, high=100),
         Axis("observed coverage", "%", low=0, high=100),
         marks,
