@@ -179,9 +179,7 @@ def test_downloads_hold_the_numbers_of_the_report(visit, path, report, sets):
     assert everything == json.loads(json.dumps(report.to_json()))
     rows = list(csv.DictReader(io.StringIO(seen.download("#download-csv"))))
     assert [row["set"] for row in rows] == ["cold"] * 60 + ["1000 K, <hot>"] * 60
-    np.testing.assert_array_equal(
-        [float(row["energy_std"]) for row in rows[:60]], sets[0].energy.std
-    )
+    np.testing.assert_allclose([float(row["energy_std"]) for row in rows[:60]], sets[0].energy.std)
     points = list(csv.DictReader(io.StringIO(seen.download("[data-csv='spread-energy']"))))
     drawn = [float(p["x"]) for p in points if p["mark"] == "points" and p["series"] == "cold"]
     np.testing.assert_allclose(drawn, 1000 * sets[0].energy.std, rtol=1e-4)

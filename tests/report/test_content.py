@@ -211,13 +211,31 @@ def test_dynamics_without_a_spread_has_no_panel_of_it():
     np.testing.assert_allclose(panels[1].marks[0].y, [0, 100, -100])
 
 
+def test_large_sets_are_thinned_for_the_download(make_judged):
+    judged = make_judged(count=7000)
+    found = build_report([judged], title="", facts={}).numbers["sets"]["cold"]
+    assert found["count"] == 7000
+    frames = found["structures"]["frame"]
+    assert len(frames) == 6000
+    np.testing.assert_allclose(
+        found["structures"]["energy_std"], judged.energy.std[frames], rtol=1e-9
+    )
+
+
+def test_more_sets_than_colours(make_judged):
+    sets = [make_judged(f"set {place}", count=3, seed=place) for place in range(8)]
+    marks = parity_panels(sets)[0].marks
+    assert [mark.to_json()["colour"] for mark in marks] == [0, 1, 2, 3, 4, 5, 6, 1, 2]
+
+
 def test_the_report_is_json_and_knows_its_sets(make_judged, history):
     sets = [make_judged("hot", "ood", seed=1), make_judged("cold")]
     report = build_report(sets, title="T", facts={"model": "m"}, histories={"run": history})
     content = json.loads(json.dumps(report.to_json(), allow_nan=False))
     assert list(content["numbers"]["sets"]) == ["cold", "hot"]  # known ones first
     columns = content["numbers"]["sets"]["hot"]["structures"]
-    assert columns["energy_label"] == sets[0].energy.label.tolist()
+    np.testing.assert_allclose(columns["energy_label"], sets[0].energy.label, rtol=1e-9)
+    assert columns["frame"] == list(range(60))
     blocks = report.blocks()
     keys = [block.key for block in blocks if isinstance(block, Panel | Table)]
     assert len(set(keys)) == len(keys)

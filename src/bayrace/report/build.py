@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from bayrace.report.document import Block, Report, Section, Table
+from bayrace.report.curves import thinned
+from bayrace.report.document import Block, Report, Section, Table, rounded
 from bayrace.report.judged import Judged
 from bayrace.report.panels.accuracy import parity_panels
 from bayrace.report.panels.ood import Detection, detections, histogram_panels, roc_panel
@@ -22,6 +23,8 @@ from bayrace.report.tables import (
     type_table,
     uncertainty_tables,
 )
+
+MOST = 6000  # structures whose numbers the page holds for the download
 
 
 def build_report(
@@ -64,7 +67,7 @@ def build_report(
         findings=findings(sets, found),
         figures=key_figures(sets, found),
         sections=[each for each in sections if each is not None],
-        numbers={"sets": {each.name: _numbers(each) for each in sets}},
+        numbers={"sets": {each.name: _numbers(each, most=MOST // len(sets)) for each in sets}},
     )
 
 
@@ -112,21 +115,26 @@ def _section(key: str, title: str, text: str, blocks: Sequence[Block]) -> Sectio
     return Section(key, title, text, kept) if kept else None
 
 
-def _numbers(each: Judged) -> dict[str, Any]:
-    """Per structure, eV and Å, for the download; energies that have no label are nan."""
+def _numbers(each: Judged, *, most: int) -> dict[str, Any]:
+    """Per structure, eV and Å, for the download; what has no label is nan.
+
+    Of a set of more than `most` structures, so many are chosen at random.
+    """
     count = len(each.frames)
-    columns: dict[str, Any] = {
-        "frame": [frame.index for frame in each.frames],
-        "config_type": [frame.config_type for frame in each.frames],
-        "atoms": each.atoms,
-    }
+    chosen = thinned(count, most)
+    columns: dict[str, Any] = {"atoms": each.atoms}
     for name in ("label", "mean", "std", "low", "high"):
-        values = np.full(count, np.nan)
-        values[each.energy.frame] = getattr(each.energy, name)
-        columns[f"energy_{name}"] = values
+        columns[f"energy_{name}"] = np.full(count, np.nan)
+        columns[f"energy_{name}"][each.energy.frame] = getattr(each.energy, name)
     squares = np.bincount(each.forces.frame, weights=each.forces.error**2, minlength=count)
     components = np.bincount(each.forces.frame, minlength=count)
     with np.errstate(invalid="ignore", divide="ignore"):
         columns["forces_rmse"] = np.sqrt(squares / components)
     columns |= {f"score_{name}": values for name, values in each.scores.items()}
-    return {"role": each.role, "structures": columns}
+    frames = [each.frames[place] for place in chosen]
+    named = {
+        "frame": [frame.index for frame in frames],
+        "config_type": [frame.config_type for frame in frames],
+    }
+    values = {name: rounded(column[chosen], digits=10) for name, column in columns.items()}
+    return {"role": each.role, "count": count, "structures": named | values}

@@ -19,6 +19,7 @@ Scale = Literal["linear", "log", "names"]
 Verdict = Literal["good", "caution", "bad", "note"]
 Cell = str | float | int | None
 Values = Sequence[float] | NDArray[Any]
+COLOURS = 6  # that report.css has for sets; more sets use them again
 INK = 0  # colour of what belongs to no set; 1, 2, ... are the colours of the sets
 
 
@@ -52,7 +53,8 @@ class Mark:
     def to_json(self) -> dict[str, Any]:
         """Only what is set, numbers with five significant digits."""
         arrays = ("x", "y", "low", "high", "other_x")
-        content: dict[str, Any] = {"kind": self.kind, "series": self.series, "colour": self.colour}
+        colour = self.colour and (self.colour - 1) % COLOURS + 1
+        content: dict[str, Any] = {"kind": self.kind, "series": self.series, "colour": colour}
         content |= {name: rounded(getattr(self, name)) for name in arrays if _size(self, name)}
         if len(self.names):
             content["names"] = list(self.names)
