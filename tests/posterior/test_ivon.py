@@ -49,10 +49,10 @@ def settings(**changes: Any) -> TrainSettings:
     base = TrainSettings(
         optimiser=OptimiserSettings("amsgrad", 0.01, 0.0, (0.9, 0.999), 1e-8),  # not used
         schedule=WarmupCosine(warmup=100, floor=0.01),  # the configuration's default
-        batch_size=24,
+        batch_size=18,
         edge_budget=None,
-        valid_batch_size=24,
-        max_epochs=2000,
+        valid_batch_size=18,
+        max_epochs=2500,
         max_time=None,
         clip=10.0,
         ema=0.99,
@@ -70,12 +70,12 @@ def settings(**changes: Any) -> TrainSettings:
 
 
 def dimers(count: int, *, seed: int) -> list[Frame]:
-    """Pairs of atoms, three kinds in turn, at random distances; labels are zero."""
+    """Pairs of atoms, three kinds in turn, at distances from 1 to 3.8 Å; labels are zero."""
     random = np.random.default_rng(seed)
     result = []
-    for index in range(count):
+    for index, distance in enumerate(np.linspace(1.0, 3.8, count)):
         direction = random.standard_normal(3)
-        apart = random.uniform(1.0, 3.8) * direction / np.linalg.norm(direction)
+        apart = distance * direction / np.linalg.norm(direction)
         result.append(
             Frame(
                 numbers=np.array([[1, 1], [1, 8], [8, 8]][index % 3]),
@@ -151,12 +151,13 @@ def train(given: Problem, folder: Path, chosen: IvonOptions, **changes: Any) -> 
 
 
 def test_reaches_the_mean_field_optimum_at_default_settings(tmp_path: Path) -> None:
-    """2000 steps from random weights, 20 σ away: mean within 0.15 σ, variances within 15 %.
+    """2500 steps from random weights, 28 σ away: mean within 0.15 σ, variances within 15 %.
 
     The optimum of a diagonal Gaussian has the exact mean and 1/diag of the exact precision; the
-    weights are correlated, so that the exact variances are up to 7 times larger.
+    weights are correlated, so that the exact variances are up to 5 times larger. What is left
+    after so many steps is noise; of twelve seeds the worst were 0.10 σ and 10 %.
     """
-    given = problem(24, ess=24, weight_decay=1e-4)
+    given = problem(18, ess=18, weight_decay=1e-4)
     optimum = 1 / given.precision.diagonal()
     start = MODEL.init(0, dtype=torch.float64)["weights"].flatten()
     assert float(((start - given.mean) / optimum.sqrt()).abs().max()) > 20
@@ -169,16 +170,19 @@ def test_reaches_the_mean_field_optimum_at_default_settings(tmp_path: Path) -> N
     assert float((ratio - 1).abs().max()) < 0.15
 
 
-@pytest.mark.parametrize(("given", "size"), [(240.0, 240.0), ("atoms", 48.0)])
+@pytest.mark.parametrize(("given", "size"), [(180.0, 180.0), ("atoms", 36.0)])
 def test_ess_is_the_power_of_the_likelihood(
     tmp_path: Path, given: float | Literal["atoms"], size: float
 ) -> None:
-    """500 steps leave noise of some 15 %; the wrong power would be off by at least 50 %."""
-    exact = problem(24, ess=size, weight_decay=1e-2)
+    """500 steps leave noise of some 20 % on each of six variances; their mean has 8 %.
+
+    The wrong power would be off by 50 % or more.
+    """
+    exact = problem(18, ess=size, weight_decay=1e-2)
     posterior = train(exact, tmp_path, options(ess=given, weight_decay=1e-2), max_epochs=500)
     ratio = posterior.variance()["weights"].flatten() * exact.precision.diagonal()
     assert posterior.ess == size
-    assert float((ratio - 1).abs().max()) < 0.3
+    assert abs(float(ratio.mean()) - 1) < 0.25
 
 
 def gaussian() -> Ivon:
@@ -224,7 +228,7 @@ def test_round_trip_in_any_order_of_the_tensors() -> None:
 
 
 def test_same_seed_same_posterior_and_resuming_is_exact(tmp_path: Path) -> None:
-    given, few = problem(24, ess=24, weight_decay=1e-4), {"batch_size": 8, "checkpoint_every": 0.0}
+    given, few = problem(18, ess=18, weight_decay=1e-4), {"batch_size": 8, "checkpoint_every": 0.0}
     whole = train(given, tmp_path / "whole", options(), max_epochs=6, **few)
     asked = []
 
@@ -244,7 +248,7 @@ def test_same_seed_same_posterior_and_resuming_is_exact(tmp_path: Path) -> None:
 
 
 def test_starts_from_given_weights_and_validates_the_mean(tmp_path: Path) -> None:
-    given = problem(24, ess=24, weight_decay=1e-4)
+    given = problem(18, ess=18, weight_decay=1e-4)
     initial = {"weights": given.mean.reshape(3, 2)}
     posterior, result = fit(
         MODEL,
@@ -258,7 +262,7 @@ def test_starts_from_given_weights_and_validates_the_mean(tmp_path: Path) -> Non
     )
     moved = (posterior.mean["weights"] - initial["weights"]).abs()
     assert 0 < float(moved.max()) <= 0.05 + 1e-12  # the clip radius times the learning rate
-    batch, labels = given.data.batch(range(24), dtype=torch.float64)
+    batch, labels = given.data.batch(range(18), dtype=torch.float64)
     outputs = evaluate(MODEL, posterior.mean, batch)
     loss = float(SQUARES.loss(outputs, labels, batch).total)
     assert result.metrics["loss"] == pytest.approx(loss, rel=1e-12)
@@ -267,7 +271,7 @@ def test_starts_from_given_weights_and_validates_the_mean(tmp_path: Path) -> Non
 
 def test_the_likelihood_proper_is_minimised_after_its_warm_up(tmp_path: Path) -> None:
     """β would weigh the terms; a run with it must equal one without, but not in the warm-up."""
-    data = problem(24, ess=24, weight_decay=1e-4).data
+    data = problem(18, ess=18, weight_decay=1e-4).data
     spec = NoiseSpec("energy", "extensive", "equivariant", stress=False)
     noisy = replace(MODEL, noise_spec=spec)
 
