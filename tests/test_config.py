@@ -51,7 +51,7 @@ def test_durations_are_shown_short():
         ("model.lr=5", "model.lr: unknown key; did you mean train.lr?"),
         ("xyzzy.a=5", "xyzzy: unknown key; known here: seed, output, data, model, loss, train"),
         ("train.lr=-1", "train.lr: -1 is not valid; must be greater than 0"),
-        ("loss.kind=mae", "loss.kind: 'mae' is not valid; must be 'mse', 'nll_e' or 'nll_jef'"),
+        ("loss.kind=mae", "loss.kind: 'mae' is not valid; must be 'mse', 'nll_e', 'nll_jef'"),
         ("model.preset=huge", "model.preset: 'huge' is not valid; must be 'tiny', 'small'"),
         ("model.hidden=abc", "model.hidden: 'abc' is not valid; expected: Irreps"),
         ("model.mean_neighbours=x", "model.mean_neighbours: 'x' is not valid; must be 'auto', or"),

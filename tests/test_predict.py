@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,22 @@ import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 
+from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.data.batch import build_graph, collate
+from bayrace.data.cache import Dataset
 from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import NO_NOISE, noise
+from bayrace.posterior import laplace
+from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.potential import Potential
-from bayrace.predict import concatenate, predict, predict_frames, reference_tensor
+from bayrace.predict import (
+    concatenate,
+    predict,
+    predict_frames,
+    reference_tensor,
+    with_label_noise,
+)
 from bayrace.types import GraphBatch, Prediction
 
 Make = Callable[..., Potential]
@@ -216,3 +227,78 @@ def test_references_may_be_a_tensor_and_must_be_complete() -> None:
 def test_nothing_to_concatenate() -> None:
     with pytest.raises(ValueError, match="at least one frame"):
         concatenate([])
+
+
+def test_noise_of_the_labels_is_added_to_the_aleatoric_part(make_potential: Make) -> None:
+    found = run(make_potential(seeds=(0, 1)), frames_of(structures()), stress=True)
+    loud = with_label_noise(found, {"energy": 2.0, "forces": 0.5, "stress": 0.1})
+    torch.testing.assert_close(loud.energy.aleatoric, found.energy.aleatoric + 4.0)
+    eye = torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(loud.forces.aleatoric, found.forces.aleatoric + 0.25 * eye)
+    assert loud.stress is not None
+    assert found.stress is not None
+    gained = (loud.stress.aleatoric - found.stress.aleatoric)[1]
+    torch.testing.assert_close(gained, 0.01 * torch.eye(6, dtype=torch.float64))
+    for name in ("energy", "forces", "stress"):
+        assert getattr(loud, name).epistemic is getattr(found, name).epistemic
+
+
+def test_closed_forms_replace_the_epistemic_part(make_potential: Make) -> None:
+    """Laplace of a network without noise: its noise and its spread, in file order, calibrated."""
+    potential = make_potential(noise=NO_NOISE)
+    frames = frames_of(structures())
+    data = Dataset(
+        [replace(f, energy=1.0, forces=np.zeros_like(f.positions)) for f in frames],
+        elements=potential.elements,
+        cutoff=potential.model.cutoff,
+        references=potential.references,
+    )
+    options = LaplaceOptions(
+        structure="last_layer",
+        predictive="glm",
+        samples=1,
+        probes=None,
+        stress=False,
+        prior_precision=1.0,
+        noise="auto",
+        energy_noise=0.3,
+        forces_noise=0.2,
+        seed=0,
+    )
+    posterior = laplace.fit(
+        potential.model,
+        potential.posterior.tensors(),
+        data,
+        options=options,
+        lambdas=potential.lambdas,
+    )
+    fitted = replace(potential, posterior=posterior)
+    found = fitted.predict(frames, stress=True)
+    torch.testing.assert_close(found.energy.mean, potential.predict(frames).energy.mean)
+    torch.testing.assert_close(found.energy.aleatoric, torch.full((4,), 0.09, dtype=torch.float64))
+    members = posterior.draw(4000, seed=1)
+    drawn = predict(
+        fitted.model,
+        members,
+        batch_of(potential, frames),
+        references=potential.references,
+        lambdas=potential.lambdas,
+        chunk_size=200,
+    )
+    error = 5 * (2 / 4000) ** 0.5  # standard errors of a variance
+    ratio = drawn.energy.epistemic / found.energy.epistemic
+    assert (ratio - 1).abs().max() < error
+    traces = [p.forces.epistemic.diagonal(dim1=1, dim2=2).sum(-1) for p in (drawn, found)]
+    moving = traces[1] > 1e-20  # some forces are zero by symmetry
+    assert moving.sum() > 15
+    assert (traces[0] / traces[1] - 1)[moving].abs().max() < error
+    cheap = next(iter(fitted.predict_frames(frames, uncertainty="energy")))[1]
+    torch.testing.assert_close(cheap.energy.epistemic, found.energy.epistemic)
+    assert cheap.forces.epistemic.isnan().all()
+    scaled = Calibration("scale", Recalibration(2.0, 9), Recalibration(3.0, 9), None, 9, "x")
+    calibrated = replace(fitted, calibration=scaled)
+    torch.testing.assert_close(calibrated.predict(frames).energy.total, 4 * found.energy.total)
+    batch = calibrated.predict_batch(batch_of(potential, frames))
+    torch.testing.assert_close(batch.forces.total, 9 * found.forces.total)
+    raw = next(iter(calibrated.predict_frames(frames, calibrated=False)))[1]
+    torch.testing.assert_close(raw.energy.total, found.energy.total)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 import bayrace
 from bayrace import artifact
@@ -23,9 +24,15 @@ from bayrace.model.race import Race
 from bayrace.model.spec import RaceSpec
 from bayrace.posterior import restore
 from bayrace.posterior.point import Point
-from bayrace.predict import Uncertainty, concatenate, predict, predict_frames
+from bayrace.predict import (
+    Uncertainty,
+    concatenate,
+    predict,
+    predict_frames,
+    with_label_noise,
+)
 from bayrace.train.checkpoint import write_atomically
-from bayrace.types import ClosedForm, GraphBatch, Params, Posterior, Prediction
+from bayrace.types import ClosedForm, GraphBatch, Noisy, Params, Posterior, Prediction
 
 __all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_dtype"]
 
@@ -82,7 +89,7 @@ class Potential:
         return self._weight.dtype
 
     @cached_property
-    def _weight(self) -> torch.Tensor:
+    def _weight(self) -> Tensor:
         return next(iter(self.posterior.draw(1, seed=SEED).values()))
 
     def to(
@@ -130,11 +137,9 @@ class Potential:
             edge_budget=edge_budget,
             progress=progress,
         ):
-            if self.calibration is None or not calibrated or uncertainty == "none":
-                yield group, prediction
-            else:
-                numbers = np.concatenate([frame.numbers for frame in group])
-                yield group, self.calibration.apply(prediction, numbers)
+            numbers = np.concatenate([frame.numbers for frame in group])
+            known = uncertainty != "none"
+            yield group, self._finished(prediction, numbers, calibrated) if known else prediction
 
     def predict_batch(
         self, batch: GraphBatch, *, stress: bool = False, uncertainty: Uncertainty = "full"
@@ -150,10 +155,20 @@ class Potential:
             uncertainty=uncertainty,
             closed=self._closed,
         )
-        if self.calibration is None or uncertainty == "none":
+        if uncertainty == "none":
             return prediction
         numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-        return self.calibration.apply(prediction, numbers[batch.restore])
+        return self._finished(prediction, numbers[batch.restore], calibrated=True)
+
+    def _finished(
+        self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool
+    ) -> Prediction:
+        """With the noise that only the posterior knows, and calibrated."""
+        if isinstance(self.posterior, Noisy):
+            prediction = with_label_noise(prediction, self.posterior.label_noise())
+        if self.calibration is None or not calibrated:
+            return prediction
+        return self.calibration.apply(prediction, numbers)
 
     @property
     def _closed(self) -> ClosedForm | None:

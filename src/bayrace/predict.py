@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -141,6 +141,19 @@ def concatenate(predictions: Sequence[Prediction]) -> Prediction:
         atomic_energy=torch.cat([p.atomic_energy for p in predictions]),
         owner=torch.cat([p.owner + int(n) for p, n in zip(predictions, counts, strict=False)]),
     )
+
+
+def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Prediction:
+    """The same with a constant, isotropic aleatoric part of these standard deviations added."""
+    changes: dict[str, Any] = {}
+    for name, std in noise.items():
+        value: Uncertain | None = getattr(prediction, name)
+        if value is None:
+            continue
+        scalar = value.aleatoric.shape == value.mean.shape
+        unit = 1.0 if scalar else torch.eye(value.mean.shape[-1]).to(value.mean)
+        changes[name] = replace(value, aleatoric=value.aleatoric + std**2 * unit)
+    return replace(prediction, **changes)
 
 
 def reference_tensor(references: References, elements: tuple[int, ...]) -> Tensor:

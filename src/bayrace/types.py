@@ -199,6 +199,15 @@ class Spread(NamedTuple):
 
 
 @runtime_checkable
+class Noisy(Protocol):
+    """A posterior that found the noise of the labels itself, for models that predict none."""
+
+    def label_noise(self) -> Mapping[str, float]:
+        """Standard deviations of "energy" (eV), "forces" (eV/Å), "stress" (eV/Å³) components."""
+        ...
+
+
+@runtime_checkable
 class ClosedForm(Protocol):
     """A posterior whose predictive variances need no samples; its one sample is the mean."""
 

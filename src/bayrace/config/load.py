@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from bayrace.config.messages import explain
+from bayrace.config.posteriors import named_kind
 from bayrace.config.schema import Config
 
 
@@ -76,9 +77,10 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: write key.sub=value, such as train.lr=0.005")
     section = values
     for part in parts[:-1]:
-        inside = section.get(part)
+        inside = named_kind(section.get(part)) if part == "posterior" else section.get(part)
         if not isinstance(inside, dict):
-            inside = section[part] = {}
+            inside = {}
+        section[part] = inside
         section = inside
     section[parts[-1]] = _yaml_value(text, override)
 

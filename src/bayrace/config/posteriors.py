@@ -39,8 +39,10 @@ class IvonConfig(Section):
     """Variational training: replaces the optimiser."""
 
     lr: float = Field(default=0.05, gt=0, description="Learning rate at the start.")
-    ess: Annotated[float, Field(gt=0)] | None = Field(
-        default=None, description="Effective sample size; null: the training structures."
+    ess: Literal["structures", "atoms"] | Annotated[float, Field(gt=0)] = Field(
+        default="structures",
+        description="Effective sample size, a number or that of the training set: structures "
+        "(forces of a structure count as one label) or atoms (each atom's as one).",
     )
     hess_init: float = Field(default=0.5, gt=0, description="Hessian before the first step.")
     betas: tuple[_Beta, _Beta] = Field(
@@ -70,7 +72,7 @@ class LaplaceConfig(Section):
     )
     samples: int = Field(default=16, ge=1, description="Weight samples of a sampled prediction.")
     probes: Annotated[int, Field(ge=1)] | None = Field(
-        default=8,
+        default=4,
         description="diagonal: random signs per structure that estimate the curvature of forces; "
         "null: every component, exactly.",
     )

@@ -85,6 +85,11 @@ class Laplace:
         """Mean weights, and standard deviations or the last layer's covariance."""
         return self.gaussian.tensors()
 
+    def label_noise(self) -> dict[str, float]:
+        """The noise of labels that the fit found, where the model predicts none; `Noisy`."""
+        names = {name: f"{name}_noise" for name in ("energy", "forces", "stress")}
+        return {name: self.found[key] for name, key in names.items() if key in self.found}
+
     def options(self) -> dict[str, Any]:
         """Of what kind it is, and what its fit found."""
         structure = "diagonal" if isinstance(self.gaussian, Diagonal) else "last_layer"
