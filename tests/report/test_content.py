@@ -103,6 +103,9 @@ def test_scatter_is_thinned_and_says_so(make_judged):
     drawn = [len(mark.x) for mark in forces.marks if mark.kind == "points"]
     assert drawn == [2500, 2500]
     assert "5000 of 7200 points are drawn" in forces.caption
+    uneven = [make_judged(count=600), make_judged("few", count=25, seed=1)]
+    drawn = [len(mark.x) for mark in parity_panels(uneven)[1].marks if mark.kind == "points"]
+    assert drawn == [4700, 300]
 
 
 def test_calibration_curves_and_bars_are_those_of_the_metric(make_judged):

@@ -101,7 +101,7 @@ const BayraceViewer = (() => {
     viewer.rotate(12, "x");
     viewer.rotate(-14, "y");
     viewer.zoomTo();
-    viewer.zoom(structure.symbols.length <= 12 ? 1.5 : 1.05); // 3Dmol keeps small ones small
+    viewer.zoom(structure.symbols.length <= 12 ? 1.5 : 0.95); // 3Dmol keeps small ones small
   }
 
   function thinnest(structure) {

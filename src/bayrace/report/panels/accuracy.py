@@ -27,9 +27,15 @@ def parity_panels(sets: Sequence[Judged]) -> list[Panel]:
 
 
 def share(sets: Sequence[Judged], quantity: str) -> int:
-    """Points each set may draw, so that the panel stays within its limit."""
-    drawn = [each for each in sets if getattr(each, quantity).size]
-    return MOST // max(1, len(drawn))
+    """Points each set may draw at most, so that the panel uses its limit and stays within."""
+    sizes = sorted(getattr(each, quantity).size for each in sets)
+    left = MOST
+    for place, size in enumerate(sizes):
+        cap = left // (len(sizes) - place)
+        if size > cap:
+            return cap
+        left -= size
+    return MOST
 
 
 def point_names(each: Judged, quantity: Quantity, chosen: NDArray[np.int64]) -> list[str]:
