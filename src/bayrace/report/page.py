@@ -11,7 +11,7 @@ from importlib import resources
 
 from bayrace.report.document import Block, Cell, Code, Panel, Report, Section, Structures, Table
 
-_SCRIPTS = ("chart.js", "viewer.js", "report.js")
+_SCRIPTS = ("scale.js", "chart.js", "viewer.js", "report.js")
 _VERDICTS = {"good": "Good", "caution": "Caution", "bad": "Problem", "note": "Note"}
 
 
