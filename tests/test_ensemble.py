@@ -15,6 +15,7 @@ from bayrace.config import make_config
 from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.data.split import fingerprint
 from bayrace.ensemble import EnsembleError, member_config, train_members
+from bayrace.folder import clear_folder
 from bayrace.member import last_line
 from bayrace.potential import Potential
 from bayrace.workers import make_crew
@@ -221,13 +222,24 @@ def test_one_model_does_not_resume_an_ensemble(tmp_path):
         run.train(config(tmp_path), resume=True)
 
 
+def test_members_do_not_know_how_many_they_are(tmp_path):
+    """Else all would be trained again when one is added."""
+
+    def grown(count):
+        posterior = {"kind": "ensemble", "ensemble": {"members": count}}
+        return make_config(config(tmp_path).model_dump() | {"posterior": posterior})
+
+    assert member_config(grown(2), 1, threads=1) == member_config(grown(9), 1, threads=1)
+
+
 def test_clearing_takes_our_files_and_no_others(tmp_path):
     for name in ("ensemble.json", "model.bayrace", "notes.txt"):
         (tmp_path / name).touch()
-    for name in ("member-0/last.ckpt", "member-0/.last.ckpt.tmp", "member-1/notes.txt"):
+    ours = ("member-0/last.ckpt", "member-0/.last.ckpt.tmp", "swag/history.jsonl")
+    for name in (*ours, "swag/snapshots/000007.ckpt", "member-1/notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
-    run.clear_folder(tmp_path)
+    clear_folder(tmp_path)
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert left == {"notes.txt", "member-1", "member-1/notes.txt"}
 

@@ -20,22 +20,15 @@ from typing import Any
 
 from bayrace.config import Config, ConfigError, dump_config
 from bayrace.config.build import train_settings
+from bayrace.config.posteriors import EnsembleConfig
 from bayrace.data.split import fingerprint
 from bayrace.fitting import Prepared
+from bayrace.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder
 from bayrace.member import MemberProgress, finished_potential, look
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation
-from bayrace.run import (
-    CONFIG,
-    ENSEMBLE,
-    MODEL,
-    TEST,
-    clear_folder,
-    evaluate_sets,
-    prepare,
-    write_json,
-)
+from bayrace.run import evaluate_sets, prepare, write_json
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workers import Board, Job, Outcome, make_crew, work
 
@@ -132,7 +125,10 @@ def _as_ensemble(config: Config, members: int) -> Config:
 
 
 def member_config(config: Config, index: int, *, threads: int | None) -> Config:
-    """The configuration of one member: its own seed and folder, the same split."""
+    """The configuration of one member: its own seed and folder, the same split.
+
+    It does not tell how many members there are, as their number may grow.
+    """
     split_seed = config.seed if config.data.split_seed is None else config.data.split_seed
     return config.model_copy(
         update={
@@ -140,7 +136,9 @@ def member_config(config: Config, index: int, *, threads: int | None) -> Config:
             "output": str(Path(config.output) / f"member-{index}"),
             "data": config.data.model_copy(update={"split_seed": split_seed}),
             "train": config.train.model_copy(update={"threads": threads}),
-            "posterior": config.posterior.model_copy(update={"kind": "point"}),
+            "posterior": config.posterior.model_copy(
+                update={"kind": "point", "ensemble": EnsembleConfig()}
+            ),
         }
     )
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayrace.config import Config
+from bayrace.folder import MODEL, TEST
 from bayrace.potential import Potential, PotentialError
-from bayrace.run import HISTORY, MODEL, TEST
+from bayrace.train.state import HISTORY
 from bayrace.workers import Outcome
 
 _TAIL = 2**14  # bytes that hold the last line of a history

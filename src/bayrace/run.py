@@ -5,16 +5,14 @@
     result = run.train(load_config("config.yaml"))
     result.potential.predict(atoms)
 
-The folder of a run holds config.yaml (every value written out), history.jsonl, last.ckpt,
-best.ckpt, and in the end model.bayrace and, where there is test data, test.json. Several members in
-one folder are the business of bayrace.ensemble.
+What its folder holds is told in bayrace.folder. Several members in one folder are the business of
+bayrace.ensemble.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,18 +29,14 @@ from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import fingerprint, frame_hashes, split
 from bayrace.fitting import Prepared, Splits, Watch, fit_posterior, train_ivon
+from bayrace.folder import CONFIG, MODEL, POINT, TEST, check_folder, clear_folder
 from bayrace.model.race import Race
 from bayrace.posterior.point import Point
 from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation, evaluate
-from bayrace.train.checkpoint import BEST, LAST, write_atomically
+from bayrace.train.checkpoint import write_atomically
 from bayrace.train.loop import Event, FitResult, fit
 from bayrace.types import Posterior
-
-POINT = "point.bayrace"  # the network alone, where a posterior was fitted to it
-CONFIG, HISTORY, MODEL, TEST = "config.yaml", "history.jsonl", "model.bayrace", "test.json"
-ENSEMBLE = "ensemble.json"  # marks the folder of an ensemble, whose members are in member-0, ...
-_FILES = (CONFIG, HISTORY, MODEL, POINT, TEST, LAST, BEST, ENSEMBLE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,42 +248,6 @@ def write_json(path: Path, evaluations: Sequence[Evaluation]) -> None:
     if evaluations:
         content: dict[str, Any] = {each.name: each.to_json() for each in evaluations}
         write_atomically(path, json.dumps(content, indent=1).encode())
-
-
-def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
-    """Refuse to write over an earlier run, or to resume where there is none."""
-    folder = Path(config.output)
-    if folder.is_file():
-        raise ConfigError(f"output: {folder} is a file; name a folder")
-    if resume:
-        if (folder / ENSEMBLE).is_file():
-            raise ConfigError(
-                f"output: {folder} holds an ensemble; resume it with `bayrace train {folder} "
-                "--resume`, or bayrace.ensemble.train_members"
-            )
-        if not (folder / LAST).is_file():
-            raise ConfigError(
-                f"output: {folder} has no {LAST} to resume from; start without --resume"
-            )
-        return
-    if not overwrite and folder.is_dir() and any(folder.iterdir()):
-        raise ConfigError(
-            f"output: {folder} exists and is not empty; continue that run with --resume, replace "
-            "it with --overwrite, or choose another folder with -o output=..."
-        )
-
-
-def clear_folder(folder: Path) -> None:
-    """Remove the files of an earlier run or ensemble, and nothing else."""
-    if (folder / ENSEMBLE).is_file():
-        for member in folder.glob("member-*"):
-            if member.is_dir():
-                clear_folder(member)
-                with suppress(OSError):  # it holds files that are not ours
-                    member.rmdir()
-    for name in _FILES:
-        for path in (folder / name, folder / f".{name}.tmp"):  # the latter after kill -9
-            path.unlink(missing_ok=True)
 
 
 def _make_folder(config: Config, *, resume: bool) -> Path:

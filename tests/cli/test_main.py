@@ -64,7 +64,13 @@ def test_info_of_the_installation(bayrace):
 def test_info_of_a_potential(bayrace, model):
     result = bayrace("info", model)
     assert result.exit_code == 0
-    for word in ("H, C, O", "point, 1 member", "reference of C", "λ forces", "mean_neighbours"):
+    for word in (
+        "H, C, O",
+        "point, 1 weight sample",
+        "reference of C",
+        "λ forces",
+        "mean_neighbours",
+    ):
         assert word in result.stdout
     fingerprint = result.stdout.split("data fingerprint")[1].split()[0]
     assert len(fingerprint) == 64

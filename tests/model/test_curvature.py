@@ -22,8 +22,8 @@ from bayrace.model.curvature import (
 )
 from bayrace.model.derivatives import evaluate
 from bayrace.model.diagonal import Diagonal
-from bayrace.model.noise import NO_NOISE, Lambdas, NoiseSpec, noise
-from bayrace.model.observed import NoisyModel, label_sums
+from bayrace.model.noise import NO_NOISE, Lambdas, NoiseSpec, NoisyModel, noise
+from bayrace.model.observed import label_sums
 from bayrace.model.pair import PairModel
 from bayrace.model.race import Race
 from bayrace.testing import random_frame, small_spec

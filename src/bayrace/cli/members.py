@@ -21,6 +21,7 @@ from bayrace.cli.tables import evaluation_table
 from bayrace.cli.train import describe
 from bayrace.config import Config, ConfigError, format_duration
 from bayrace.ensemble import EnsembleResult
+from bayrace.folder import MODEL
 from bayrace.member import MemberProgress
 from bayrace.process import settle
 from bayrace.train.signals import stop_on_signals
@@ -81,7 +82,7 @@ def conclude(result: EnsembleResult, out: Console) -> None:
     for evaluation in result.evaluations:
         out.print(evaluation_table(evaluation))
     finished = len(result.members) - len(result.failed)
-    place = escape(str(result.folder / run.MODEL))
+    place = escape(str(result.folder / MODEL))
     out.print(f"potential: {place} ({finished} of {len(result.members)} members)")
     if result.failed:
         out.print(f"train the missing ones again with: {escape(again)}")

@@ -93,7 +93,7 @@ def train(
 def read_source(source: str, overrides: list[str]) -> Config:
     """The configuration that a YAML file, a run's folder or a data file stands for."""
     from bayrace.config import load_config, make_config
-    from bayrace.run import CONFIG
+    from bayrace.folder import CONFIG
 
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
@@ -107,7 +107,7 @@ def read_source(source: str, overrides: list[str]) -> Config:
 
 def is_ensemble(config: Config) -> bool:
     """Whether the folder of the run holds an ensemble."""
-    from bayrace.run import ENSEMBLE
+    from bayrace.folder import ENSEMBLE
 
     return (Path(config.output) / ENSEMBLE).is_file()
 
@@ -116,10 +116,11 @@ def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool)
     """Train with a display, then print what came of it."""
     from bayrace import run
     from bayrace.cli.progress import training_display
+    from bayrace.folder import check_folder
     from bayrace.train.loop import stop_on_signals
 
     settle()
-    run.check_folder(config, resume=resume, overwrite=overwrite)
+    check_folder(config, resume=resume, overwrite=overwrite)
     prepared = run.prepare(config)
     describe(config, prepared, out)
     with stop_on_signals() as stop, training_display(out) as observer:
@@ -178,7 +179,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
 def conclude(result: RunResult, out: Console) -> None:
     """Say why training ended, how good the best parameters are, and where they are."""
     from bayrace.cli.tables import evaluation_table
-    from bayrace.run import MODEL
+    from bayrace.folder import MODEL
 
     reasons = {"epochs": "all epochs done", "time": "time is up", "interrupted": "interrupted"}
     reason = reasons.get(result.fit.reason, "no further improvement")

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from bayrace.model.derivatives import evaluate
 from bayrace.model.last_layer import feature_derivatives, structure_features
-from bayrace.model.noise import Lambdas
-from bayrace.model.observed import NoisyModel, observe
+from bayrace.model.noise import Lambdas, NoisyModel
+from bayrace.model.observed import observe
 from bayrace.types import GraphBatch, Labels, Model, Params
 
 ROWS_AT_ONCE = 18  # of a Jacobian; half the time of one by one, and a multiple of 3 and 6

@@ -7,7 +7,7 @@ The calibrated variance is therefore σ²/λ; everything downstream uses that on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from bayrace.nn.covariance import (
     covariance,
     covariance_from_mandel,
 )
-from bayrace.types import GraphBatch, Outputs
+from bayrace.types import GraphBatch, Model, Outputs
 
 EnergyNoise = Literal["extensive", "mean_log"]
 
@@ -42,6 +42,15 @@ class NoiseSpec:
 
 
 NO_NOISE = NoiseSpec(kind="none", energy="extensive", covariance="equivariant", stress=False)
+
+
+class NoisyModel(Model, Protocol):
+    """A model that says what its heads mean."""
+
+    @property
+    def noise_spec(self) -> NoiseSpec:
+        """Which noise the heads describe, and how."""
+        ...
 
 
 @dataclass(frozen=True)

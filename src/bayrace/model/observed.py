@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, NoiseSpec, noise
-from bayrace.types import GraphBatch, Labels, Model, Outputs, Params
-
-
-class NoisyModel(Model, Protocol):
-    """A model that says what its heads mean."""
-
-    @property
-    def noise_spec(self) -> NoiseSpec:
-        """Which noise the heads describe, and how."""
-        ...
+from bayrace.model.noise import Lambdas, NoisyModel, noise
+from bayrace.types import GraphBatch, Labels, Outputs, Params
 
 
 class Observed(NamedTuple):

@@ -36,8 +36,8 @@ from bayrace.likelihood.evidence import (
 from bayrace.model.curvature import diagonal_ggn, last_layer_ggn, noise_slopes
 from bayrace.model.diagonal import Diagonal, flat
 from bayrace.model.last_layer import LastLayer, LinearModel, last_layer_places
-from bayrace.model.noise import Lambdas
-from bayrace.model.observed import NoisyModel, Sums, label_sums
+from bayrace.model.noise import Lambdas, NoisyModel
+from bayrace.model.observed import Sums, label_sums
 from bayrace.types import GraphBatch, Model, Outputs, Params, Spread
 
 Structure = Literal["diagonal", "last_layer"]
