@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from bayrace.data.batch import Graph, build_graph, collate
+from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
 from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, NoiseSpec, noise
+from bayrace.model.noise import Lambdas, NoisyModel, noise
 from bayrace.types import (
     ClosedForm,
     GraphBatch,
-    Model,
     Outputs,
     Params,
     Prediction,
     Spread,
     Uncertain,
+    log_determinant,
 )
 
 References = Mapping[int, float] | Tensor
@@ -36,12 +36,12 @@ Uncertainty = Literal["full", "energy", "none"]
 """How much of it to compute; "energy" spares closed forms the derivatives of their features."""
 
 
-class NoisyModel(Model, Protocol):
-    """A model that says what its heads mean."""
+@runtime_checkable
+class SideBySide(Protocol):
+    """A model that takes the weights of several members with copies of a batch."""
 
-    @property
-    def noise_spec(self) -> NoiseSpec:
-        """Which noise the heads describe, and how."""
+    def side_by_side(self, members: Params) -> bool:
+        """Whether it takes these, stacked (M, ...), with `bayrace.data.batch.repeated`."""
         ...
 
 
@@ -60,19 +60,23 @@ def predict(
     """Predictive moments of a batch, in file order, float64, references included.
 
     `members` are weights stacked along a leading dimension M. Members are evaluated together,
-    `chunk_size` of them at a time (all, if None). A posterior with a `closed` form has one member,
-    its mean, and knows the epistemic part itself; for "energy" it leaves that of forces and stress
-    nan, which may be much cheaper. With "none" all variances are zero.
+    `chunk_size` of them at a time (as many as are quickest, if None). A posterior with a `closed`
+    form has one member, its mean, and knows the epistemic part itself; for "energy" it leaves that
+    of forces and stress nan, which may be much cheaper. With "none" all variances are zero.
     """
 
-    def one(params: Params) -> dict[str, Tensor]:
-        outputs = evaluate(model, params, batch, stress=stress)
-        return _values(model, outputs, batch, None if uncertainty == "none" else lambdas)
+    def one(params: Params, graph: GraphBatch = batch) -> dict[str, Tensor]:
+        outputs = evaluate(model, params, graph, stress=stress)
+        return _values(model, outputs, graph, None if uncertainty == "none" else lambdas)
 
     origin = reference_tensor(references, model.elements)
     with torch.no_grad():
         if closed is None or uncertainty == "none":
-            return _mixture(_over_members(one, members, chunk_size), batch, origin)
+            if isinstance(model, SideBySide) and model.side_by_side(members):
+                values = _side_by_side(one, members, batch, chunk_size)
+            else:
+                values = _over_members(one, members, chunk_size)
+            return _mixture(values, batch, origin)
         mean = {name: value[0] for name, value in members.items()}
         outputs = evaluate(model, mean, batch, stress=stress)
         values = _values(model, outputs, batch, lambdas)
@@ -152,7 +156,10 @@ def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Pred
             continue
         scalar = value.aleatoric.shape == value.mean.shape
         unit = 1.0 if scalar else torch.eye(value.mean.shape[-1]).to(value.mean)
-        changes[name] = replace(value, aleatoric=value.aleatoric + std**2 * unit)
+        noise_variance = value.aleatoric + std**2 * unit
+        # all samples share it, where it is the only noise
+        log = noise_variance.log() if scalar else log_determinant(noise_variance)
+        changes[name] = replace(value, aleatoric=noise_variance, log_aleatoric=log)
     return replace(prediction, **changes)
 
 
@@ -211,6 +218,30 @@ def _over_members(
     return {name: value.double() for name, value in stacked.items()}
 
 
+def _side_by_side(
+    one: Callable[[Params, GraphBatch], dict[str, Tensor]],
+    members: Params,
+    batch: GraphBatch,
+    chunk_size: int | None,
+) -> dict[str, Tensor]:
+    """Outputs of every member stacked (M, ...), in float64: a batch with copies for several."""
+    count = next(iter(members.values())).shape[0]
+    size = min(count, chunk_size or max(1, _EDGES // max(1, batch.reverse.shape[0])))
+    copies = {here: repeated(batch, here) for here in {size, count % size} if here > 1}
+    parts: list[dict[str, Tensor]] = []
+    for start in range(0, count, size):
+        here = min(size, count - start)
+        if here == 1:
+            values = one({name: value[start] for name, value in members.items()}, batch)
+        else:
+            values = one({k: v[start : start + here] for k, v in members.items()}, copies[here])
+        parts.append({k: v.double().reshape(here, -1, *v.shape[1:]) for k, v in values.items()})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+_EDGES = 30_000  # of a batch with copies: large enough to fill the machine, small enough for caches
+
+
 def _mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor) -> Prediction:
     """Moments over members and file order; `values` are (M, ...) float64 in batch order."""
     order = batch.restore
@@ -221,7 +252,12 @@ def _mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor
     stress = values.get("stress")
     return Prediction(
         energy=_scalar_moments(energy, values.get("energy_noise")),
-        forces=Uncertain(forces.mean[order], forces.aleatoric[order], forces.epistemic[order]),
+        forces=Uncertain(
+            forces.mean[order],
+            forces.aleatoric[order],
+            forces.epistemic[order],
+            log_aleatoric=None if forces.log_aleatoric is None else forces.log_aleatoric[order],
+        ),
         stress=None if stress is None else _moments(stress, values.get("stress_noise")),
         atomic_energy=atomic.mean(0)[order],
         owner=batch.owner[order],
@@ -231,8 +267,11 @@ def _mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor
 def _scalar_moments(values: Tensor, noise_variance: Tensor | None) -> Uncertain:
     """Moments of scalars (M, n); variances (n,)."""
     mean = values[0] if len(values) == 1 else values.mean(0)
-    aleatoric = torch.zeros_like(mean) if noise_variance is None else noise_variance.mean(0)
-    return Uncertain(mean, aleatoric, (values - mean).square().mean(0))
+    epistemic = (values - mean).square().mean(0)
+    if noise_variance is None:
+        return Uncertain(mean, torch.zeros_like(mean), epistemic)
+    log = noise_variance.log().mean(0)
+    return Uncertain(mean, noise_variance.mean(0), epistemic, log_aleatoric=log)
 
 
 def _moments(values: Tensor, noise_covariance: Tensor | None) -> Uncertain:
@@ -246,7 +285,8 @@ def _moments(values: Tensor, noise_covariance: Tensor | None) -> Uncertain:
         epistemic = torch.einsum("mni,mnj->nij", deviation, deviation) / values.shape[0]
     if noise_covariance is None:
         return Uncertain(mean, torch.zeros_like(epistemic), epistemic)
-    return Uncertain(mean, noise_covariance.mean(0), epistemic)
+    log = log_determinant(noise_covariance).mean(0)
+    return Uncertain(mean, noise_covariance.mean(0), epistemic, log_aleatoric=log)
 
 
 def _by_edges(
@@ -268,9 +308,11 @@ def _by_edges(
 
 
 def _join(parts: Sequence[Uncertain]) -> Uncertain:
+    logs = [part.log_aleatoric for part in parts if part.log_aleatoric is not None]
     return Uncertain(
         torch.cat([part.mean for part in parts]),
         torch.cat([part.aleatoric for part in parts]),
         torch.cat([part.epistemic for part in parts]),
         parts[0].shape,
+        torch.cat(logs) if len(logs) == len(parts) else None,
     )

@@ -89,6 +89,39 @@ def collate(
     return batch if torch.device(device).type == "cpu" else batch.to(device=device)
 
 
+def repeated(batch: GraphBatch, times: int) -> GraphBatch:
+    """The batch `times` over, side by side, for members with weights of their own.
+
+    Each copy has species of its own: species z of copy m is m · Z + z.
+    """
+    sizes = {
+        "species": len(batch.species_counts),
+        "edges": batch.atoms,
+        "owner": batch.structures,
+        "reverse": batch.reverse.shape[0],
+        "pair": batch.pair_edges.shape[1],
+        "pair_edges": batch.reverse.shape[0],
+        "restore": batch.atoms,
+    }
+    copies = torch.arange(times, device=batch.species.device)
+
+    def shifted(value: Tensor, size: int) -> Tensor:
+        """Copies of an index (..., n), the m-th moved by m · size: (..., times · n)."""
+        return (value.unsqueeze(-2) + (copies * size).unsqueeze(-1)).flatten(-2)
+
+    edges = batch.reverse.shape[0]
+    last = torch.full((1,), times * edges, device=batch.first_edge.device)
+    return GraphBatch(
+        positions=batch.positions.repeat(times, 1),
+        cell=batch.cell.repeat(times, 1, 1),
+        volume=batch.volume.repeat(times),
+        shifts=batch.shifts.repeat(times, 1),
+        first_edge=torch.cat([shifted(batch.first_edge[:-1], edges), last]),
+        species_counts=batch.species_counts * times,
+        **{name: shifted(getattr(batch, name), size) for name, size in sizes.items()},
+    )
+
+
 def batch_order(batch: GraphBatch) -> Tensor:
     """Return (N,): values_in_file_order[batch_order(batch)] is in the batch's atom order."""
     return _inverse(batch.restore)

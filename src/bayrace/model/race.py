@@ -27,8 +27,8 @@ from bayrace.nn import convolution, mixing, products, splines
 from bayrace.nn.convolution import convolve
 from bayrace.nn.irreps import SCALAR, Irrep
 from bayrace.nn.kernels import Kernel
-from bayrace.nn.linear import linear
-from bayrace.nn.mixing import mix
+from bayrace.nn.linear import atomwise, linear
+from bayrace.nn.mixing import Mixing, mix
 from bayrace.nn.products import square
 from bayrace.nn.radial import silu
 from bayrace.types import GraphBatch, Heads, Params
@@ -106,7 +106,11 @@ class Race:
         return {name: value.to(dtype=dtype, device=device) for name, value in drawn.items()}
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
-        """Energy of each structure and the raw noise heads; `params` may be folded."""
+        """Energy of each structure and the raw noise heads; `params` may be folded.
+
+        Folded weights of M members, (M, ...) each, go with a batch that is `repeated` M times; see
+        `side_by_side`.
+        """
         geometry = geometry_of(batch, self.spec.l_max)
         one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
         known = Known(params["embedding"], one_body, geometry, batch)
@@ -146,6 +150,10 @@ class Race:
                 f"activation={self.spec.activation!r}: energies are not linear in a last layer; "
                 "use an ensemble or SWAG for its uncertainty, or activation: identity"
             )
+
+    def side_by_side(self, members: Params) -> bool:
+        """Whether `energy` takes these stacked weights, on a batch repeated for each member."""
+        return all(f"{layer.name}.{TABLE}" in members for layer in self.layout)
 
     def fold(self, params: Params) -> Params:
         """The same network with everything multiplied out that does not depend on positions.
@@ -187,24 +195,26 @@ class Race:
         """One message-passing step, A^(t-1) to A^(t); there is no A^(0) but the embedding."""
         embedding, one_body, geometry, batch = known
         maps = self.maps[layer.name]
-        atoms = (batch.atoms,)
         if features is None:
-            lifted = linear(embedding, own["up.0e"])[batch.species]
+            lifted = linear(embedding, own["up.0e"]).flatten(0, -2)[batch.species]
         else:
-            lifted = mix(
-                maps.up, features, _flat(own, "up", layer.inputs), atoms, kernel=self.kernel
-            )
+            lifted = self._mix_alike(maps.up, features, _flat(own, "up", layer.inputs))
         messages = self._messages(layer, own, lifted, geometry, batch)
         updated = self._update(layer, own, messages, one_body, batch)
         if features is None:
             updated = updated + self._first_skip(layer, own, embedding)[batch.species]
         else:
             shared = [irrep for irrep in layer.inputs if irrep in layer.convolved]
-            skip = torch.cat([own[f"skip.{irrep}"].flatten(1) for irrep in shared], dim=-1)
+            skip = torch.cat([own[f"skip.{irrep}"].flatten(-2) for irrep in shared], dim=-1)
             updated = updated + mix(
-                maps.skip, features, skip, batch.species_counts, kernel=self.kernel
+                maps.skip, features, skip.flatten(0, -2), batch.species_counts, kernel=self.kernel
             )
         return self._beyond_the_paper(layer, own, updated)
+
+    def _mix_alike(self, mixing: Mixing, x: Tensor, w: Tensor) -> Tensor:
+        """A map that is the same for all atoms, or for all of a member; (1 or M, weights)."""
+        counts = (x.shape[0] // w.shape[0],) * w.shape[0]
+        return mix(mixing, x, w, counts, kernel=self.kernel)
 
     def _update(
         self,
@@ -217,9 +227,9 @@ class Race:
         """Linear(messages ⊗ a¹), which is one matrix per element."""
         maps, counts = self.maps[layer.name], batch.species_counts
         if "update" in own:
-            return mix(maps.folded, messages, own["update"], counts, kernel=self.kernel)
-        flat = _flat(own, "down", layer.convolved)
-        down = mix(maps.down, messages, flat, (batch.atoms,), kernel=self.kernel)
+            update = own["update"].flatten(0, -2)
+            return mix(maps.folded, messages, update, counts, kernel=self.kernel)
+        down = self._mix_alike(maps.down, messages, _flat(own, "down", layer.convolved))
         products = [one_body @ own[f"product.{irrep}"].flatten(1) for irrep in layer.convolved]
         return mix(maps.species, down, torch.cat(products, dim=-1), counts, kernel=self.kernel)
 
@@ -228,7 +238,8 @@ class Race:
     ) -> Tensor:
         """The self-interaction of the first layer, which has scalars only, (Z, width)."""
         skip = own[f"skip.{SCALAR}"]
-        scalars = torch.einsum("zf,zfc->zc", embedding, skip) * (1 / math.sqrt(skip.shape[-2]))
+        scalars = torch.einsum("...zf,...zfc->...zc", embedding, skip).flatten(0, -2)
+        scalars = scalars * (1 / math.sqrt(skip.shape[-2]))
         rest = self.maps[layer.name].species.after - scalars.shape[-1]
         return torch.nn.functional.pad(scalars, (0, rest))
 
@@ -274,8 +285,7 @@ class Race:
             present = [irrep for irrep in product.outputs if product.couplings(irrep)]
             contract = self.maps[layer.name].contract
             assert contract is not None
-            flat = _flat(own, "contract", present)
-            kept = kept + mix(contract, coupled, flat, (coupled.shape[0],), kernel=self.kernel)
+            kept = kept + self._mix_alike(contract, coupled, _flat(own, "contract", present))
         if not self.spec.gate or layer.last:
             return kept
         views = split(kept, layer.outputs)
@@ -283,14 +293,15 @@ class Race:
         gated = {SCALAR: silu(scalars)}
         for irrep, value in views.items():
             if irrep != SCALAR:
-                gate = torch.sigmoid(linear(scalars, own[f"gate.{irrep}"]))
+                gate = torch.sigmoid(atomwise(scalars, own[f"gate.{irrep}"]))
                 gated[irrep] = value * (gate * 2)
         return join(gated)
 
 
 def _flat(own: Mapping[str, Tensor], name: str, irreps: Iterable[Irrep]) -> Tensor:
-    """The matrices of a map one after another, (1, Σ K · C)."""
-    return torch.cat([own[f"{name}.{irrep}"].flatten() for irrep in irreps]).unsqueeze(0)
+    """The matrices of a map one after another, (1, Σ K · C), or (M, Σ K · C) of members."""
+    flat = torch.cat([own[f"{name}.{irrep}"].flatten(-2) for irrep in irreps], dim=-1)
+    return flat.reshape(-1, flat.shape[-1])
 
 
 def _is_folded(name: str) -> bool:

@@ -33,12 +33,18 @@ class Radial:
             gain = None if kind is None else own["pair_gain"][kind]
             weights = self._weights(own)
             return linear(self._hidden(weights, self._basis(distance), gain), weights[-1])
+        table = own[TABLE] if TABLE in own else self.table(own)
+        base = None if kind is None else kind * (knots + 3)
+        if table.ndim == 3:  # members side by side, each with a table and its share of the pairs
+            first = torch.arange(table.shape[0], device=table.device) * table.shape[1]
+            rows = first.repeat_interleave(distance.shape[0] // table.shape[0])
+            base, table = rows if base is None else base + rows, table.flatten(0, 1)
         return spline(
-            own[TABLE] if TABLE in own else self.table(own),
+            table,
             distance,
             intervals=knots,
             cutoff=self.spec.cutoff,
-            base=None if kind is None else kind * (knots + 3),
+            base=base,
             kernel=self.kernel,
         )
 
@@ -81,6 +87,8 @@ class Radial:
     def _pair_kind(self, batch: GraphBatch) -> Tensor:
         """A number for the two elements of each pair, in either order, (P,)."""
         receiver, sender = batch.edges[:, batch.pair_edges[0]]
-        low = torch.minimum(batch.species[receiver], batch.species[sender])
-        high = torch.maximum(batch.species[receiver], batch.species[sender])
-        return low * len(self.spec.elements) + high
+        elements = len(self.spec.elements)
+        first, second = batch.species[receiver], batch.species[sender]
+        if len(batch.species_counts) > elements:  # members side by side
+            first, second = first % elements, second % elements
+        return torch.minimum(first, second) * elements + torch.maximum(first, second)

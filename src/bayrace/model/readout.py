@@ -15,7 +15,7 @@ from bayrace.model.noise import NoiseSpec
 from bayrace.model.spec import RaceSpec
 from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR
-from bayrace.nn.linear import linear
+from bayrace.nn.linear import atomwise
 from bayrace.nn.radial import silu
 from bayrace.types import GraphBatch, Heads
 
@@ -31,8 +31,8 @@ def readout(
     noise: NoiseSpec, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor
 ) -> Readout:
     """The numbers of one layer, from its features (N, width)."""
-    hidden = silu(linear(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
-    scalars = linear(hidden, own["readout.scalars"])
+    hidden = silu(atomwise(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
+    scalars = atomwise(hidden, own["readout.scalars"])
     quadrupoles = head_columns(noise).quadrupoles
     if not quadrupoles:
         return Readout(scalars, hidden)
@@ -41,8 +41,8 @@ def readout(
         return Readout(torch.cat([scalars, nothing], dim=-1), hidden)
     # each quadrupole is a sum of channels gated by the hidden scalars
     shapes = split(features, layer.outputs)[QUADRUPOLE]
-    channels = linear(shapes, own["readout.quadrupole"])  # (N, 5, G)
-    gates = linear(hidden, own["readout.gates"])
+    channels = atomwise(shapes, own["readout.quadrupole"])  # (N, 5, G)
+    gates = atomwise(hidden, own["readout.gates"])
     gated = (channels * gates.unsqueeze(1)).reshape(
         -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
     )
@@ -60,6 +60,7 @@ def heads_of(spec: RaceSpec, readouts: list[Readout], batch: GraphBatch) -> Head
         atomic = torch.relu(atomic)
     # float64 for sums, whatever the network's dtype
     shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
+    shift = shift.repeat(len(batch.species_counts) // len(spec.shift))  # once per member
     per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
     energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
     if noise.kind == "none":
