@@ -1,0 +1,164 @@
+"""Evaluate artifacts of the table on the test sets, raw and recalibrated, one small file each.
+
+    python benchmarks/posteriors/judge.py                    all that are there and new
+    python benchmarks/posteriors/judge.py --only swag
+
+Recalibrations are fitted to the 50 validation frames of the run; test frames are never used for
+it. Where force covariances cost dozens of backward passes they are computed for every `every`-th
+frame; energies, their σ and force errors are those of all frames all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from artifacts import ARTIFACTS, RESULTS, Artifact
+
+from bayrace.calibrate.fit import fit_calibration
+from bayrace.calibrate.seen import refuse_seen
+from bayrace.cli.calibrate import applied, validation_frames
+from bayrace.config import make_config
+from bayrace.data.frame import Frame
+from bayrace.metrics.ood import detections
+from bayrace.potential import Potential
+from bayrace.process import settle
+from bayrace.report.evaluation import Evaluation, evaluate_predictions
+from bayrace.run import read_splits
+from bayrace.types import Prediction
+
+METHODS = ("scale", "isotonic")
+KNOWN, UNKNOWN = "300K", "1200K"
+
+Batches = list[tuple[list[Frame], Prediction]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(ARTIFACTS))
+    options = parser.parse_args()
+    settle()
+    torch.set_num_threads(1)
+    for artifact in ARTIFACTS.values():
+        if artifact.file.is_file() and (options.only is None or artifact.name in options.only):
+            judge(artifact)
+
+
+def judge(artifact: Artifact) -> dict[str, Any]:
+    """The numbers of an artifact, eV and Å; kept in a file until the artifact changes."""
+    digest = hashlib.sha256(artifact.file.read_bytes()).hexdigest()[:16]
+    path = RESULTS / f"{artifact.name}.json"
+    if path.is_file() and (known := json.loads(path.read_text()))["sha256"] == digest:
+        return dict(known)
+    start = time.perf_counter()
+    potential = Potential.load(artifact.file)
+    found = {"sha256": digest, "every": artifact.every, **measured(potential, artifact.every)}
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{artifact.name}: {time.perf_counter() - start:.0f} s", flush=True)
+    return found
+
+
+def measured(potential: Potential, every: int) -> dict[str, Any]:
+    """Errors, calibration before and after, and detection."""
+    valid = validation_frames(potential)
+    refuse_seen(potential.frames, valid)
+    sets = read_splits(make_config(potential.config)).test
+    fitted = list(potential.predict_frames(valid, calibrated=False))
+    predicted = {name: predictions(potential, frames, every) for name, frames in sets.items()}
+    raw = {name: evaluations(*parts) for name, parts in predicted.items()}
+    calibrations = {} if silent(fitted) else {m: fit_calibration(fitted, method=m) for m in METHODS}
+    after: dict[str, Any] = {
+        method: {
+            name: numbers(*evaluations(*(applied(calibration, part) for part in parts)))
+            for name, parts in predicted.items()
+        }
+        for method, calibration in calibrations.items()
+    }
+    factors = {
+        name: getattr(calibrations["scale"], name).factor
+        for name in ("energy", "forces")
+        if calibrations and getattr(calibrations["scale"], name) is not None
+    }
+    return {
+        "posterior": potential.posterior.name,
+        "options": potential.posterior.options(),
+        "before": {name: numbers(*pair) for name, pair in raw.items()},
+        "after": after,
+        "factors": factors,
+        "auroc": auroc(raw[KNOWN], raw[UNKNOWN]),
+    }
+
+
+def predictions(
+    potential: Potential, frames: Sequence[Frame], every: int
+) -> tuple[Batches, Batches]:
+    """Raw ones for energies, of all frames, and for forces, of every `every`-th one."""
+    chosen = list(frames[::every])
+    full = list(potential.predict_frames(chosen, calibrated=False, edge_budget=10_000))
+    if every == 1:
+        return full, full
+    cheap = potential.predict_frames(
+        frames, calibrated=False, uncertainty="energy", edge_budget=10_000
+    )
+    return list(cheap), full
+
+
+def evaluations(all_of_them: Batches, chosen: Batches) -> tuple[Evaluation, Evaluation]:
+    def judged(batches: Batches) -> Evaluation:
+        frames = [frame for some, _ in batches for frame in some]
+        return evaluate_predictions(batches, frames, name="")
+
+    first = judged(all_of_them)
+    return first, first if chosen is all_of_them else judged(chosen)
+
+
+def silent(batches: Iterable[tuple[Sequence[Frame], Prediction]]) -> bool:
+    """Whether no σ is predicted at all, as by a network of squared errors."""
+    return not any(bool(p.energy.total.any() or p.forces.total.any()) for _, p in batches)
+
+
+def numbers(everything: Evaluation, chosen: Evaluation) -> dict[str, Any]:
+    """What the table may show of one set."""
+    energy, forces = everything.uncertainty()["energy"], chosen.uncertainty()["forces"]
+    vectors = chosen.whitened()
+    total = everything.accuracy.total
+    assert total.energy is not None
+    assert total.forces is not None
+    return {
+        "frames": len(everything.atoms),
+        "force_frames": len(chosen.atoms),
+        "energy_rmse": total.energy.rmse,
+        "forces_rmse": total.forces.rmse,
+        "energy": None if energy is None else energy.to_json(),
+        "forces": None if forces is None else forces.to_json(),
+        "whitened": None if vectors is None else vectors.to_json(),
+    }
+
+
+def auroc(
+    known: tuple[Evaluation, Evaluation], unknown: tuple[Evaluation, Evaluation]
+) -> dict[str, float | None]:
+    """By score; those of energies from all frames, those of forces from the chosen ones."""
+    found: dict[str, float | None] = {}
+    for place, quantity in enumerate(("energy", "forces")):
+        for name, each in detections(known[place].scores(), unknown[place].scores()).items():
+            if name.startswith(quantity):
+                found[name] = None if each is None else each.auroc
+    return found
+
+
+def read(artifact: Artifact) -> dict[str, Any] | None:
+    """What was found, None if nothing was."""
+    path: Path = RESULTS / f"{artifact.name}.json"
+    return json.loads(path.read_text()) if path.is_file() else None
+
+
+if __name__ == "__main__":
+    main()
