@@ -268,12 +268,16 @@ class Uncertain:
 
     For a scalar the two are variances of the mean's shape; for a vector of length d they are
     (..., d, d) covariances. Errors of each component are Gaussian unless `shape` says otherwise.
+    `log_aleatoric` is the average over weight samples of log σ² of each one's noise, or of log det
+    of its covariance, which the average of the noise itself does not tell; None where no noise is
+    predicted.
     """
 
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
     shape: Shape | None = None
+    log_aleatoric: Tensor | None = None  # (...), without the dimension of a vector's components
 
     @property
     def total(self) -> Tensor:
@@ -324,6 +328,15 @@ def standard_deviation(variance: Tensor, *, like: Tensor) -> Tensor:
     if variance.shape == like.shape:
         return variance.sqrt()
     return variance.diagonal(dim1=-2, dim2=-1).sqrt()
+
+
+def log_determinant(covariance: Tensor) -> Tensor:
+    """Of positive definite (..., d, d) matrices: (...); nan or -inf where one is not."""
+    if covariance.shape[-1] != 3:
+        return torch.logdet(covariance)
+    x, y, z = covariance.unbind(-2)  # several times faster than a factorisation
+    determinant: Tensor = (x * torch.linalg.cross(y, z)).sum(-1)
+    return determinant.log()
 
 
 def _interpolate(x: Tensor, knots: tuple[float, ...], values: tuple[float, ...]) -> Tensor:

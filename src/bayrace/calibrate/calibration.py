@@ -38,12 +38,17 @@ class Recalibration:
         """The same means with other variances; `numbers` (N,) where factors go by element."""
         if value.shape is not None:
             raise ValueError("this prediction is calibrated already; calibrate the raw one")
-        square = self._squares(numbers, value.mean) if self.by_element else self.factor**2
+        square = self._squares(numbers, value.mean)
+        scalar = value.aleatoric.shape == value.mean.shape
+        factor = square if scalar else square[..., None, None]
+        log = value.log_aleatoric
+        components = 1 if scalar else value.mean.shape[-1]
         return replace(
             value,
-            aleatoric=value.aleatoric * square,
-            epistemic=value.epistemic * square,
+            aleatoric=value.aleatoric * factor,
+            epistemic=value.epistemic * factor,
             shape=self.shape,
+            log_aleatoric=None if log is None else log + components * square.log(),
         )
 
     def factors(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -51,10 +56,13 @@ class Recalibration:
         return np.array([self.by_element.get(int(z), self.factor) for z in numbers])
 
     def _squares(self, numbers: Tensor | None, mean: Tensor) -> Tensor:
+        """Factors of the variances, of all () or of each atom (N,)."""
+        if not self.by_element:
+            return mean.new_tensor(self.factor**2)
         if numbers is None:
             raise ValueError("factors by element need the atomic numbers of the atoms")
         factors = self.factors(numbers.numpy(force=True))
-        return torch.as_tensor(factors**2, dtype=mean.dtype, device=mean.device)[:, None, None]
+        return torch.as_tensor(factors**2, dtype=mean.dtype, device=mean.device)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able mapping."""
