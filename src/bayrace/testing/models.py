@@ -1,92 +1,24 @@
-"""Conformance suites: what every model must satisfy, for our tests and for models of your own.
-
-    from bayrace.testing import check_cutoff, check_derivatives, check_symmetries, random_frame
-    frame = random_frame((1, 6, 8), 9, seed=0)
-    check_symmetries(model, model.init(0, dtype=torch.float64), frame)
-
-Every check raises AssertionError with the number that failed. Use float64 parameters.
-"""
+"""What every model must satisfy: symmetries, exact derivatives, continuity at the cutoff."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from bayrace.data.batch import build_graph, collate
-from bayrace.data.frame import Frame, bare_frame
+from bayrace.data.frame import Frame
 from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, Noise, NoiseSpec, noise
-from bayrace.model.spec import RaceSpec
-from bayrace.types import GraphBatch, Model, Outputs, Params
+from bayrace.model.noise import Lambdas, Noise, noise
+from bayrace.testing.rotations import random_turns, stress_tensor, voigt_rotation
+from bayrace.testing.structures import graph_of, random_frame
+from bayrace.types import Model, Outputs, Params
 
 Floats = npt.NDArray[np.float64]
-
-
-def random_frame(
-    elements: tuple[int, ...],
-    atoms: int,
-    *,
-    seed: int,
-    cell: Floats | None = None,
-    pbc: tuple[bool, bool, bool] = (True, True, True),
-    apart: float = 0.9,
-) -> Frame:
-    """A structure without labels whose atoms are at least `apart` Å from each other.
-
-    Without a cell it is a molecule of liquid-like density.
-    """
-    random = np.random.default_rng(seed)
-    periodic = cell is not None
-    box = cell if cell is not None else np.eye(3) * (8.0 * atoms) ** (1 / 3)
-    placed = np.empty((0, 3))
-    shifts = np.stack(np.meshgrid(*[(-1, 0, 1)] * 3, indexing="ij"), -1).reshape(-1, 3) @ box
-    while len(placed) < atoms:
-        candidate = random.random(3) @ box
-        images = shifts if periodic else np.zeros((1, 3))
-        gaps = np.linalg.norm(placed[:, None] + images - candidate, axis=-1)
-        if gaps.min(initial=np.inf) > apart:
-            placed = np.vstack([placed, candidate])
-    return bare_frame(
-        random.choice(np.asarray(elements), atoms).astype(np.int64),
-        placed,
-        box if periodic else np.zeros((3, 3)),
-        np.asarray(pbc if periodic else (False, False, False)),
-        source="random",
-        index=seed,
-    )
-
-
-def small_spec(elements: tuple[int, ...], **changes: Any) -> RaceSpec:
-    """A network that is as small as it can be and still has every part; `changes` go on top."""
-    values: dict[str, Any] = {
-        "elements": elements,
-        "cutoff": 4.0,
-        "mean_neighbours": 6.0,
-        "layers": 2,
-        "hidden": "4x0e+4x1o+4x2e",
-        "features": 4,
-        "l_max": 2,
-        "radial_basis": 4,
-        "envelope_power": 2,
-        "radial_hidden": (8,),
-        "radial_knots": 0,
-        "readout_hidden": 8,
-        "neighbour_norm": "sqrt",
-        "activation": "identity",
-        "gate": False,
-        "self_contraction": False,
-        "pair_radial": False,
-        "noise": NoiseSpec("joint", "extensive", "equivariant", stress=False),
-        "scale": 0.5,
-        "shift": (0.0,) * len(elements),
-    }
-    return RaceSpec(**(values | changes))
 
 
 def check_symmetries(
@@ -98,11 +30,10 @@ def check_symmetries(
     checked where the model's noise is equivariant.
     """
     random = np.random.default_rng(seed)
-    turn = np.linalg.qr(random.normal(size=(3, 3)))[0]
+    turns = list(random_turns(random))
     order = random.permutation(len(frame.numbers))
     moves: dict[str, tuple[Floats, Frame]] = {}
-    proper = turn * np.linalg.det(turn)
-    for name, matrix in {"rotation": proper, "reflection": -proper}.items():
+    for name, matrix in turns:
         moved = replace(frame, positions=frame.positions @ matrix.T, cell=frame.cell @ matrix.T)
         moves[name] = (matrix, moved)
     away = replace(frame, positions=frame.positions + random.normal(size=3) * 10)
@@ -141,7 +72,7 @@ def check_derivatives(
 
     volume = abs(float(np.linalg.det(frame.cell)))
     slope = _slope(lambda step: _energy(model, params, strained(step))) / volume
-    tensor = _tensor(before.stress.numpy())
+    tensor = stress_tensor(before.stress.numpy())
     _close(
         float((tensor * strain).sum()), slope, float(np.linalg.norm(tensor)), "stress", tolerance
     )
@@ -175,12 +106,6 @@ class _Seen(NamedTuple):
     noise: Noise
 
 
-def graph_of(model: Model, *frames: Frame) -> GraphBatch:
-    """A float64 batch of frames for a model."""
-    graphs = [build_graph(f, elements=model.elements, cutoff=model.cutoff) for f in frames]
-    return collate(graphs, elements_count=len(model.elements), dtype=torch.float64, device="cpu")
-
-
 def _observe(model: Model, params: Params, frame: Frame) -> _Seen:
     batch = graph_of(model, frame)
     outputs: Outputs = evaluate(model, params, batch, stress=bool(frame.pbc.all()))
@@ -210,7 +135,7 @@ def _slope(function: Callable[[float], float], *, step: float = 1e-3) -> float:
 
 def _turned(seen: _Seen, matrix: Floats) -> _Seen:
     turn = torch.from_numpy(np.ascontiguousarray(matrix))
-    voigt = _voigt_rotation(matrix)
+    voigt = voigt_rotation(matrix)
     forces, stress = seen.noise.forces, seen.noise.stress
     return _Seen(
         seen.energy,
@@ -249,17 +174,3 @@ def _named(seen: _Seen) -> dict[str, object]:
 def _close(exact: float, slope: float, size: float, name: str, tolerance: float) -> None:
     error = abs(exact - slope) / max(size, 1e-12)
     assert error < tolerance, f"{name}: derivative {exact}, finite difference {slope}"
-
-
-def _tensor(voigt: Floats) -> Floats:
-    xx, yy, zz, yz, xz, xy = voigt
-    return np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])
-
-
-def _voigt_rotation(matrix: Floats) -> Tensor:
-    """The 6×6 matrix that turns Voigt components."""
-    columns = []
-    for unit in np.eye(6):
-        turned = matrix @ _tensor(unit) @ matrix.T
-        columns.append([turned[i, j] for i, j in ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))])
-    return torch.tensor(np.array(columns).T)

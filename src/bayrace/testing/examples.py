@@ -1,0 +1,80 @@
+"""One posterior of every kind around any weights, made in no time: for tests of what uses them.
+
+They were not fitted to anything, so their uncertainties mean nothing; their laws are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from bayrace.model.diagonal import Diagonal
+from bayrace.model.last_layer import LastLayer, last_layer_places
+from bayrace.model.race import Race
+from bayrace.posterior.ensemble import Ensemble
+from bayrace.posterior.ivon import Ivon
+from bayrace.posterior.laplace import Laplace, LinearisedLaplace
+from bayrace.posterior.llpr import Llpr
+from bayrace.posterior.point import Point
+from bayrace.posterior.shallow import Shallow
+from bayrace.posterior.swag import Collector, Swag
+from bayrace.types import Params, Posterior
+
+Example = Callable[[Race, Params], Posterior]
+
+_SAMPLES = 8
+_STEP = 0.05  # width of the posteriors; weights are of the order of 1
+
+
+def _ensemble(params: Params) -> Ensemble:
+    return Ensemble.of([_moved(params, seed) for seed in range(_SAMPLES)])
+
+
+def _swag(params: Params) -> Swag:
+    collector = Collector.empty(_SAMPLES)
+    for seed in range(_SAMPLES + 2):
+        collector = collector.add(_moved(params, seed))
+    dtype = next(iter(params.values())).dtype
+    return collector.posterior(scaling="maddox", samples=_SAMPLES, dtype=dtype)
+
+
+def _ivon(params: Params) -> Ivon:
+    hessian = {name: 0.5 + value.square() for name, value in params.items()}
+    return Ivon(params, hessian, ess=_STEP**-2, weight_decay=1e-4, samples=_SAMPLES)
+
+
+def _diagonal(params: Params) -> Diagonal:
+    return Diagonal(params, {name: _STEP * value.abs() for name, value in params.items()})
+
+
+def _last_layer(model: Race, params: Params) -> LastLayer:
+    places = last_layer_places(model, params)
+    size = len(places)
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(size, size, generator=generator, dtype=torch.float64)
+    return LastLayer(params, places, (normal * _STEP / size**0.5).to(places.device))
+
+
+def _moved(params: Params, seed: int) -> Params:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: value
+        + _STEP * torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
+        for name, value in params.items()
+    }
+
+
+EXAMPLES: dict[str, Example] = {
+    "point": lambda _, params: Point(params),
+    "ensemble": lambda _, params: _ensemble(params),
+    "swag": lambda _, params: _swag(params),
+    "ivon": lambda _, params: _ivon(params),
+    "laplace, diagonal, sampled": lambda _, p: Laplace(_diagonal(p), _SAMPLES, {}),
+    "laplace, diagonal, glm": lambda _, p: LinearisedLaplace(_diagonal(p), 1, {}),
+    "laplace, last layer, sampled": lambda m, p: Laplace(_last_layer(m, p), _SAMPLES, {}),
+    "laplace, last layer, glm": lambda m, p: LinearisedLaplace(_last_layer(m, p), 1, {}),
+    "llpr": lambda m, p: Llpr(_last_layer(m, p), alpha=1.0, regularisation=1e-6),
+    "shallow": lambda m, p: Shallow.of(m, p, energy_weight=1.0),  # of a network with members
+}
+"""By a label that begins with the name; each makes a posterior from a network and its weights."""
