@@ -131,7 +131,8 @@ def radial_tail(shape: Shape) -> Tail:
     remaining = np.concatenate([[1.0], weight[::-1].cumsum()[::-1], [0.0]])
 
     def tail(radius: Array) -> Array:
-        return np.interp(radius, at, remaining)
+        result: Array = np.interp(radius, at, remaining)
+        return result
 
     return tail
 
