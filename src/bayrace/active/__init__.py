@@ -1,0 +1,1 @@
+"""Active learning: choose what to label, and learn from it."""
