@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from bayrace.data.frame import DataError
-from bayrace.data.split import fingerprint, frame_fingerprint, geometry_fingerprint, split
+from bayrace.data.split import (
+    fingerprint,
+    frame_fingerprint,
+    frame_hashes,
+    geometry_fingerprint,
+    split,
+)
+from bayrace.train.checkpoint import digest
 
 
 @pytest.fixture
@@ -74,3 +82,8 @@ def test_geometry_fingerprint_ignores_labels_and_last_digits(make_frame):
 def test_negative_zero_is_zero(make_frame):
     first, second = (make_frame(forces=np.full((3, 3), zero)) for zero in (0.0, -0.0))
     assert frame_fingerprint(first) == frame_fingerprint(second)
+
+
+def test_the_hashes_of_no_frames_can_be_stored():
+    """A run without test data has none."""
+    assert digest({"frames/test": torch.from_numpy(frame_hashes([]))})
