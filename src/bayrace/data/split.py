@@ -46,7 +46,7 @@ def frame_fingerprint(frame: Frame) -> str:
 def frame_hashes(frames: Iterable[Frame]) -> npt.NDArray[np.int64]:
     """The first eight bytes of each frame's fingerprint, to tell later what has been seen."""
     values = [int(frame_fingerprint(frame)[:16], 16) for frame in frames]
-    return np.array(values, dtype=np.uint64).astype(np.int64)  # a view of none has no stride
+    return np.array(values, dtype=np.uint64).view(np.int64)
 
 
 def geometry_fingerprint(frame: Frame, *, decimals: int = 5) -> str:

@@ -88,7 +88,8 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         result.update(f"{name} {value.dtype} {tuple(value.shape)};".encode())
-        result.update(value.reshape(-1).view(torch.uint8).numpy().data)
+        if value.numel():  # an empty array of numpy's has stride 0, whose bytes torch refuses
+            result.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return result.hexdigest()
 
 
