@@ -26,7 +26,7 @@ class Artifact:
     posterior: str | None = None  # fitted to `base`
     base: str | None = None  # another artifact
     path: str = ""  # of the file, in RUNS; "" is name/model.bayrace
-    every: int = 1  # of the frames, those whose force covariances are computed
+    every: int = 1  # of the 300 K frames, those whose force covariances are computed; see judge.py
     shown: bool = True  # in the table
 
     @property
@@ -66,7 +66,7 @@ ATTACHED = (
         posterior="laplace",
         base="mse-0",
         overrides=("posterior.laplace.structure=diagonal",),
-        every=8,
+        every=32,
     ),
 )
 TRAINED = (
