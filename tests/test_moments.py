@@ -15,7 +15,7 @@ import torch
 
 from bayrace.data.frame import Frame
 from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import NoiseSpec, noise
+from bayrace.model.noise import NO_NOISE, NoiseSpec, noise
 from bayrace.model.race import Race
 from bayrace.potential import Potential
 from bayrace.testing import EXAMPLES, check_predictions, graph_of, random_frame
@@ -152,6 +152,18 @@ def test_predictions_turn_permute_and_ignore_their_batch(make_potential: Make, l
     potential = potential_of(make_potential, label)
     check_predictions(potential, CRYSTAL)
     check_predictions(potential, MOLECULE)
+
+
+def test_noise_that_a_posterior_found_turns(make_potential: Make) -> None:
+    bare = make_potential(noise=NO_NOISE, elements=ELEMENTS)
+    example = EXAMPLES["laplace, last layer, glm"]
+    posterior: Any = example(bare.model, bare.posterior.tensors())
+    found = {"energy_noise": 0.1, "forces_noise": 0.2, "stress_noise": 0.3}
+    loud = replace(bare, posterior=replace(posterior, found=found))
+    check_predictions(loud, CRYSTAL)
+    stress = loud.predict(CRYSTAL, stress=True).stress
+    assert stress is not None
+    assert float(stress.aleatoric[0, 0, 0]) == pytest.approx(0.09)
 
 
 @pytest.mark.parametrize("label", EXAMPLES)

@@ -18,6 +18,7 @@ from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, NoisyModel, noise
+from bayrace.nn.covariance import isotropic_covariance
 from bayrace.types import (
     ClosedForm,
     GraphBatch,
@@ -155,7 +156,7 @@ def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Pred
         if value is None:
             continue
         scalar = value.aleatoric.shape == value.mean.shape
-        unit = 1.0 if scalar else torch.eye(value.mean.shape[-1]).to(value.mean)
+        unit = 1.0 if scalar else isotropic_covariance(value.mean.shape[-1]).to(value.mean)
         noise_variance = value.aleatoric + std**2 * unit
         # all samples share it, where it is the only noise
         log = noise_variance.log() if scalar else log_determinant(noise_variance)

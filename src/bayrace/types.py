@@ -203,7 +203,10 @@ class Noisy(Protocol):
     """A posterior that found the noise of the labels itself, for models that predict none."""
 
     def label_noise(self) -> Mapping[str, float]:
-        """Standard deviations of "energy" (eV), "forces" (eV/Å), "stress" (eV/Å³) components."""
+        """Standard deviations of "energy" (eV), "forces" (eV/Å), "stress" (eV/Å³) components.
+
+        That of the stress is of its normal components; shear ones have 1/√2 of it.
+        """
         ...
 
 

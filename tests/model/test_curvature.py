@@ -77,7 +77,9 @@ def explicit(
         there = ~known[quantity].isnan().any(1)
         covariance = getattr(spread, quantity)
         if covariance is None:
-            covariance = torch.eye(size, dtype=torch.float64).expand(len(there), size, size)
+            unit = torch.eye(size, dtype=torch.float64)
+            unit[3:, 3:] *= 0.5  # shear components, so that the noise has no direction
+            covariance = unit.expand(len(there), size, size)
         precision = torch.linalg.inv(covariance.reshape(-1, size, size)[there])
         precision = precision * weight.get(quantity, labels.weight)[there, None, None]
         result[quantity] = {

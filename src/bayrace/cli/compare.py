@@ -114,7 +114,8 @@ def short_names(paths: list[Path]) -> list[str]:
     if len(set(full)) < len(full):
         twice = next(name for name in full if full.count(name) > 1)
         raise ValueError(f"{twice} is given twice; name each model once")
-    return [f"{path.parent.name}/{path.stem}" for path in paths] if _parents_differ(paths) else full
+    near = [str(Path(path.parent.name) / path.stem) for path in paths]
+    return near if _parents_differ(paths) else full
 
 
 def read_set(potentials: dict[str, Potential], file: str, keys: LabelKeys) -> list[Frame]:

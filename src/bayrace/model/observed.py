@@ -10,14 +10,15 @@ from torch import Tensor
 
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, NoisyModel, noise
+from bayrace.nn.covariance import isotropic_covariance
 from bayrace.types import GraphBatch, Labels, Outputs, Params
 
 
 class Observed(NamedTuple):
     """The labels of one quantity in a batch: n entries of d components, and their noise.
 
-    The noise is the model's own where it predicts one, else of variance 1. A structure of weight 2
-    counts as two.
+    The noise is the model's own where it predicts one, else isotropic of variance 1. A structure of
+    weight 2 counts as two.
     """
 
     entries: Tensor  # (n,) int64, the structures or atoms with a label
@@ -99,14 +100,14 @@ def _observed(
     shares = weight[entries].double()
     root = shares.sqrt()[:, None, None]
     identity = torch.eye(size, dtype=torch.float64, device=label.device)
-    log_volume = shares.new_zeros(())
     if covariance is None:
-        whiten = root * identity
+        unit = torch.linalg.cholesky(isotropic_covariance(size).to(identity))
+        factor = unit.expand(len(entries), size, size)
     else:
         factor = torch.linalg.cholesky(covariance[entries].double())
-        whiten = root * torch.linalg.solve_triangular(factor, identity, upper=False)
-        volumes = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        log_volume = (shares * volumes).sum()
+    whiten = root * torch.linalg.solve_triangular(factor, identity, upper=False)
+    volumes = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    log_volume = (shares * volumes).sum()
     error = (label - prediction.detach())[entries].double()
     residual = torch.einsum("nij,nj->ni", whiten, error)
     own = covariance is not None

@@ -81,6 +81,16 @@ def covariance_from_mandel(matrix: Tensor) -> Tensor:
     return factor.unsqueeze(-1) * matrix * factor
 
 
+def isotropic_covariance(size: int) -> Tensor:
+    """Noise of variance 1 without a direction, (size, size) float64, size 1, 3 or 6.
+
+    For the six Voigt components of a stress it is 1 for the normal and ½ for the shear ones: that
+    of the matrix does not change when it is rotated, as the identity would.
+    """
+    identity = torch.eye(size, dtype=torch.float64)
+    return covariance_from_mandel(identity) if size == 6 else identity
+
+
 def _log_matrix(numbers: Tensor) -> Tensor:
     """K = kI + anisotropic part, with k clamped and the rest softly limited."""
     basis = _basis(numbers)
