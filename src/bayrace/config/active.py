@@ -1,0 +1,119 @@
+"""Configuration of active learning: `bayrace replay`, and fine-tuning on new labels."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from bayrace.config.schema import NamedPaths
+from bayrace.config.section import Section
+
+Name = Literal[
+    "random",
+    "variance",
+    "bald-energy",
+    "bald-force",
+    "bald-ef",
+    "farthest",
+    "diverse",
+    "bald-diverse",
+]
+"""Acquisitions, as in `bayrace.active.acquire`."""
+
+
+def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError("each value may be given once")
+    return values
+
+
+_Seeds = Annotated[
+    tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_unique)
+]
+
+
+class TuneConfig(Section):
+    """How members learn from new labels."""
+
+    start: Literal["checkpoint", "scratch"] = Field(
+        default="checkpoint",
+        description="checkpoint: every member is trained further; scratch: trained anew.",
+    )
+    epochs: int = Field(
+        default=10, ge=1, description="Passes over training and new structures together."
+    )
+    lr: float = Field(
+        default=0.003, gt=0, description="Largest learning rate, after which it falls (cosine)."
+    )
+    batch_size: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Structures per step; null: as in training."
+    )
+
+
+class SelectConfig(Section):
+    """What acquisitions share."""
+
+    over: Literal["mean", "max", "sum"] = Field(
+        default="mean", description="Over the atoms of a structure, in BALD and variance of forces."
+    )
+    apart: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
+        description="Least distance of a chosen structure from any known one, Å (or standard "
+        "deviations of features, for mixed compositions); null: 0.02 Å or 0.2.",
+    )
+
+
+class ReplayConfig(Section):
+    """Acquisitions compared on labelled pools."""
+
+    model: str = Field(min_length=1, description="The potential to start from.")
+    output: str = Field(default="runs/replay", min_length=1, description="Folder of the results.")
+    pools: NamedPaths = Field(
+        description="Labelled files to choose from, as {name: path} or a list."
+    )
+    tests: NamedPaths = Field(
+        default={}, description="Further test files that nothing is chosen from."
+    )
+    holdout: float = Field(
+        default=1 / 3,
+        ge=0,
+        lt=1,
+        description="Part of each pool that is its test set, drawn by the seed; 0: everything that "
+        "is not chosen.",
+    )
+    acquisitions: Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(_unique)] = Field(
+        default=(
+            "random",
+            "farthest",
+            "variance",
+            "bald-energy",
+            "bald-force",
+            "bald-ef",
+            "diverse",
+        ),
+        description="What to compare.",
+    )
+    budgets: _Seeds = Field(
+        default=(5, 10, 20),
+        description="Structures chosen from each pool; 0: none, only the training goes on.",
+    )
+    seeds: _Seeds = Field(
+        default=(0, 1, 2), description="Of the test sets, of random choices and of the training."
+    )
+    select: SelectConfig = Field(default=SelectConfig(), description="What acquisitions share.")
+    tune: TuneConfig = Field(default=TuneConfig(), description="How members learn.")
+    workers: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Members trained at a time; null: one per core."
+    )
+    pin: bool = Field(default=True, description="Keep each member to its own core.")
+    keep: bool = Field(default=False, description="Keep the potentials of all cells.")
+
+    @model_validator(mode="after")
+    def _has_pools(self) -> ReplayConfig:
+        if not self.pools:
+            raise ValueError("pools: give at least one labelled file, such as {hot: hot.xyz}")
+        both = sorted(self.pools.keys() & self.tests.keys())
+        if both:
+            raise ValueError(f"{', '.join(both)}: a name of both pools and tests; rename one")
+        return self
