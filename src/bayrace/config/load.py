@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -13,6 +13,9 @@ from pydantic import ValidationError
 from bayrace.config.messages import explain
 from bayrace.config.posteriors import named_kind
 from bayrace.config.schema import Config
+from bayrace.config.section import Section
+
+S = TypeVar("S", bound=Section)
 
 
 class ConfigError(ValueError):
@@ -25,7 +28,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     A file that names no output folder gets runs/<name of the file>.
     """
     path = Path(path)
-    raw = {"output": f"runs/{path.stem}"} | _read_yaml(path)
+    raw = {"output": f"runs/{path.stem}"} | read_yaml(path)
     return make_config(raw, overrides, source=str(path))
 
 
@@ -36,10 +39,15 @@ def make_config(
     values = copy.deepcopy(dict(raw))
     for override in overrides:
         _apply(values, override)
+    return make_section(Config, values, source=source)
+
+
+def make_section(section: type[S], raw: Any, *, source: str) -> S:
+    """A section from a mapping, or an error that names every wrong key."""
     try:
-        return Config.model_validate(values)
+        return section.model_validate(raw)
     except ValidationError as error:
-        problems = "\n".join(f"  {line}" for line in explain(error))
+        problems = "\n".join(f"  {line}" for line in explain(error, section))
         raise ConfigError(f"{source}:\n{problems}") from None
 
 
@@ -48,7 +56,8 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; sections without content are left out, but for data."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

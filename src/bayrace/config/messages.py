@@ -45,21 +45,21 @@ _SYNONYMS = {
 }
 
 
-def explain(error: ValidationError) -> list[str]:
-    """One line for every wrong key, in the order of the configuration."""
+def explain(error: ValidationError, root: type[BaseModel] = Config) -> list[str]:
+    """One line for every wrong key, in the order of the configuration, which is a `root`."""
     lines: dict[str, str] = {}
     for problem in error.errors(include_url=False):
-        key, unknown = _dotted(problem)
+        key, unknown = _dotted(problem, root)
         if key not in lines:
-            lines[key] = _unknown(key) if unknown else _wrong(key, problem)
-        elif _reason(key, problem) not in lines[key]:  # another member of a union
-            lines[key] += f", or {_reason(key, problem)}"
+            lines[key] = _unknown(key, root) if unknown else _wrong(key, problem, root)
+        elif _reason(key, problem, root) not in lines[key]:  # another member of a union
+            lines[key] += f", or {_reason(key, problem, root)}"
     return list(lines.values())
 
 
-def known_keys() -> list[str]:
-    """Every dotted key of the configuration."""
-    return [key for key, _ in _walk(Config, "")]
+def known_keys(root: type[BaseModel] = Config) -> list[str]:
+    """Every dotted key of a configuration."""
+    return [key for key, _ in _walk(root, "")]
 
 
 def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
@@ -70,35 +70,36 @@ def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
             yield from _walk(field.annotation, f"{prefix}{name}.")
 
 
-def _dotted(problem: Any) -> tuple[str, bool]:
+def _dotted(problem: Any, root: type[BaseModel]) -> tuple[str, bool]:
     """The key a problem is about, without pydantic's union tags, and whether it is unknown."""
     unknown = problem["type"] == "extra_forbidden"
     place = [str(part) for part in problem["loc"]]
     if unknown:
         return ".".join(place), True
-    known = set(known_keys())
+    known = set(known_keys(root))
     for length in range(len(place), 0, -1):
         if ".".join(place[:length]) in known:
             return ".".join(place[:length]), False
     return ".".join(place) or "configuration", False
 
 
-def _unknown(key: str) -> str:
-    near = _nearest(key)
+def _unknown(key: str, root: type[BaseModel]) -> str:
+    near = _nearest(key, root)
     if near is not None:
         return f"{key}: unknown key; did you mean {near}?"
     section = key.rpartition(".")[0]
-    inside = [known for known in known_keys() if known.rpartition(".")[0] == section]
+    inside = [known for known in known_keys(root) if known.rpartition(".")[0] == section]
     return f"{key}: unknown key; known here: {', '.join(inside)}"
 
 
-def _nearest(key: str) -> str | None:
+def _nearest(key: str, root: type[BaseModel]) -> str | None:
     """The likeliest key: a synonym, a near spelling in the same section, one in any section."""
     section, _, name = key.rpartition(".")
-    if name.lower() in _SYNONYMS:
+    keys = known_keys(root)
+    if _SYNONYMS.get(name.lower()) in keys:
         return _SYNONYMS[name.lower()]
-    by_name = {known.rpartition(".")[2]: known for known in reversed(known_keys())}
-    here = {known.rpartition(".")[2]: known for known in known_keys() if _inside(known, section)}
+    by_name = {known.rpartition(".")[2]: known for known in reversed(keys)}
+    here = {known.rpartition(".")[2]: known for known in keys if _inside(known, section)}
     for names, likeness in ((here, 0.6), (by_name, 0.75)):
         matches = difflib.get_close_matches(name.lower(), names, n=1, cutoff=likeness)
         if matches:
@@ -110,18 +111,18 @@ def _inside(key: str, section: str) -> bool:
     return key.rpartition(".")[0] == section
 
 
-def _wrong(key: str, problem: Any) -> str:
+def _wrong(key: str, problem: Any, root: type[BaseModel]) -> str:
     if problem["type"] == "missing":
         return f"{key}: required and missing; add it to the file or give -o {key}=..."
     if problem["type"] == "value_error" and "." not in key:  # of a section as a whole
-        return f"{key}: {_reason(key, problem)}"
-    return f"{key}: {problem['input']!r} is not valid; {_reason(key, problem)}"
+        return f"{key}: {_reason(key, problem, root)}"
+    return f"{key}: {problem['input']!r} is not valid; {_reason(key, problem, root)}"
 
 
-def _reason(key: str, problem: Any) -> str:
+def _reason(key: str, problem: Any, root: type[BaseModel]) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "string_pattern_mismatch":
-        return f"expected: {dict(_walk(Config, ''))[key].removesuffix('.')}"
+        return f"expected: {dict(_walk(root, ''))[key].removesuffix('.')}"
     if problem["type"] == "model_type":
         return "must be a section with keys of its own"
     return message.replace("Input should be", "must be")
