@@ -24,7 +24,7 @@ from bayrace.config.posteriors import EnsembleConfig
 from bayrace.data.split import fingerprint
 from bayrace.fitting import Prepared
 from bayrace.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder
-from bayrace.member import MemberProgress, finished_potential, look
+from bayrace.member import MemberProgress, finished_potential, load_member, look
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation
@@ -66,6 +66,7 @@ def train_members(
     workers: int | None = None,
     pin: bool = True,
     prepared: Prepared | None = None,
+    initial: Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
     observer: Callable[[Sequence[MemberProgress]], None] = lambda _: None,
@@ -73,6 +74,7 @@ def train_members(
 ) -> EnsembleResult:
     """Train `members` of them, `workers` at a time, and write the folder `config.output`.
 
+    `initial` is the file of an ensemble of as many members, each of which is trained further.
     With `pin` each worker keeps to its own cores, which is faster unless others use them too.
     A member that fails does not keep the others from being trained and stacked; see
     `result.failed`. EnsembleError if none succeeds. `resume` starts what was not started, continues
@@ -82,12 +84,18 @@ def train_members(
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
     config = _as_ensemble(config, members)
     crew = make_crew(config, members=members, workers=workers, pin=pin)
-    ready = prepared or prepare(config)  # kernels are built here, once
+    start = None if initial is None else load_member(str(initial), members - 1)
+    ready = prepared or prepare(config, initial=start)  # kernels are built here, once
     configs = [member_config(config, index, threads=crew.threads) for index in range(members)]
     done = _finished(configs, ready) if resume else {}
     _make_folder(config, members, resume=resume)
     jobs = [
-        Job(index, each, resume=resume and (Path(each.output) / LAST).is_file())
+        Job(
+            index,
+            each,
+            resume=resume and (Path(each.output) / LAST).is_file(),
+            initial=None if initial is None else str(initial),
+        )
         for index, each in enumerate(configs)
         if index not in done
     ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from bayrace.config import Config
 from bayrace.folder import MODEL, TEST
+from bayrace.posterior.point import Point
 from bayrace.potential import Potential, PotentialError
 from bayrace.train.state import HISTORY
 from bayrace.workers import Outcome
@@ -75,6 +76,17 @@ def finished_potential(config: Config) -> Potential | None:
         return None
     same = _binding(potential.config) == _binding(config.model_dump(mode="json"))
     return potential if same and potential.statistics["reason"] != "interrupted" else None
+
+
+def load_member(path: str, index: int) -> Potential:
+    """One member of an ensemble's file as a potential of its own, without a calibration."""
+    potential = Potential.load(path)
+    members = potential.members
+    count = next(iter(members.values())).shape[0]
+    if index >= count:
+        raise PotentialError(f"{path} has {count} members and no member {index}; train as many")
+    weights = {name: value[index] for name, value in members.items()}
+    return replace(potential, posterior=Point(weights), calibration=None)
 
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:

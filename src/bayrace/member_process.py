@@ -33,6 +33,7 @@ def _train(job: dict[str, Any], stopped: Callable[[], bool]) -> int:
     parent: int = job["parent"]
     from bayrace import run
     from bayrace.config import make_config
+    from bayrace.member import load_member
     from bayrace.train.diverged import TrainingDiverged
 
     def stop() -> bool:
@@ -42,7 +43,8 @@ def _train(job: dict[str, Any], stopped: Callable[[], bool]) -> int:
     settle()
     try:
         config = make_config(job["config"], source=job["config"]["output"])
-        result = run.train(config, resume=resume, overwrite=not resume, stop=stop)
+        initial = None if job["initial"] is None else load_member(*job["initial"])
+        result = run.train(config, initial=initial, resume=resume, overwrite=not resume, stop=stop)
     except (ValueError, OSError, TrainingDiverged) as error:  # their messages are for users
         print(error)
         return FAILED

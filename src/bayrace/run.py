@@ -36,7 +36,7 @@ from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation, evaluate
 from bayrace.train.checkpoint import write_atomically
 from bayrace.train.loop import Event, FitResult, fit
-from bayrace.types import Posterior
+from bayrace.types import Params, Posterior
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,7 @@ def train(
     config: Config,
     *,
     prepared: Prepared | None = None,
+    initial: Potential | None = None,
     resume: bool = False,
     overwrite: bool = False,
     observer: Callable[[Event], None] = lambda _: None,
@@ -61,16 +62,20 @@ def train(
 ) -> RunResult:
     """Train, write the folder `config.output`, and evaluate on the test data.
 
+    `initial` is a potential whose network is trained further, with its references and statistics.
     `overwrite` removes the files of an earlier run; `resume` continues it. `progress` hears how
     many structures are done while a posterior is fitted to trained weights.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
-    ready = prepared or prepare(config)
+    ready = prepared or prepare(config, initial=initial)
     folder = _make_folder(config, resume=resume)
     watch = Watch(observer, stop, progress)
-    posterior, fitted = _train_posterior(config, ready, folder, resume=resume, watch=watch)
+    start = None if initial is None else _mean_weights(initial, train_settings(config).device)
+    posterior, fitted = _train_posterior(
+        config, ready, folder, start=start, resume=resume, watch=watch
+    )
     potential = make_potential(config, ready, fitted, posterior)
     potential.save(folder / MODEL)
     evaluations: tuple[Evaluation, ...] = ()
@@ -81,9 +86,15 @@ def train(
 
 
 def _train_posterior(
-    config: Config, ready: Prepared, folder: Path, *, resume: bool, watch: Watch
+    config: Config,
+    ready: Prepared,
+    folder: Path,
+    *,
+    start: Params | None,
+    resume: bool,
+    watch: Watch,
 ) -> tuple[Posterior, FitResult]:
-    """Train the network, and fit the posterior that the configuration names."""
+    """Train the network, from `start` if given, and fit the posterior of the configuration."""
     kind = config.posterior.kind
     if kind == "ensemble":
         raise ConfigError(
@@ -91,7 +102,7 @@ def _train_posterior(
             "bayrace.ensemble.train_members"
         )
     if kind == "ivon":  # is the training
-        return train_ivon(config, ready, None, folder=folder, resume=resume, watch=watch)
+        return train_ivon(config, ready, start, folder=folder, resume=resume, watch=watch)
     fitted = fit(
         ready.model,
         likelihoods(config.loss, members=config.posterior.shallow.members),
@@ -102,6 +113,7 @@ def _train_posterior(
         resume=resume,
         observer=watch.observer,
         stop=watch.stop,
+        initial=start,
     )
     if kind == "point" or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
@@ -159,24 +171,35 @@ def refit(
     )
 
 
-def prepare(config: Config) -> Prepared:
-    """Read and check the data, fit references on the training part, build graphs and network."""
+def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:
+    """Read and check the data, fit references on the training part, build graphs and network.
+
+    References and network are those of `initial` where it is given.
+    """
     splits = read_splits(config)
-    given = config.data.references
-    references = fit_references(
-        splits.train, given=splits.isolated if isinstance(given, str) else given
-    )
-    elements = elements_of(splits.train)
+    references = _references(config, splits) if initial is None else dict(initial.references)
+    elements = elements_of(splits.train) if initial is None else initial.elements
 
     def dataset(frames: Sequence[Frame]) -> Dataset:
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
 
     training = dataset(splits.train)
-    model = Race(race_spec(config, training))
+    model = Race(race_spec(config, training) if initial is None else initial.spec)
     settings = train_settings(config)
     if settings.device == "cpu":
         model.prepare(settings.torch_dtype)
     return Prepared(splits, training, dataset(splits.valid), model)
+
+
+def _references(config: Config, splits: Splits) -> dict[int, float]:
+    given = config.data.references
+    return fit_references(splits.train, given=splits.isolated if isinstance(given, str) else given)
+
+
+def _mean_weights(potential: Potential, device: str) -> Params:
+    """Weights of one network: those of a point, the mean of most posteriors."""
+    drawn = potential.to(device=device).posterior.draw(1, seed=0)
+    return {name: value[0].clone() for name, value in drawn.items()}
 
 
 def read_splits(config: Config) -> Splits:

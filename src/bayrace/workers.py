@@ -39,6 +39,7 @@ class Job:
     index: int
     config: Config
     resume: bool
+    initial: str | None = None  # file of an ensemble, whose member `index` is trained further
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ def _describe(job: Job, cores: tuple[int, ...]) -> dict[str, Any]:
     return {
         "config": job.config.model_dump(mode="json"),
         "resume": job.resume,
+        "initial": None if job.initial is None else [job.initial, job.index],
         "cores": cores,
         "parent": os.getpid(),
     }

@@ -303,7 +303,7 @@ def test_variance_takes_energies_and_forces_in_turn():
     columns = {"variance-energy": np.arange(10.0), "variance-force": -np.arange(10.0) + 20}
     assert [pick.place for pick in taken("variance", pool(columns=columns), 4)] == [0, 9, 1, 8]
     zero = {name: np.zeros(10) for name in columns}
-    with pytest.raises(AcquisitionError, match="no uncertainty at all"):
+    with pytest.raises(AcquisitionError, match="no uncertainty to choose by"):
         taken("variance", pool(columns=zero), 1)
 
 

@@ -178,7 +178,7 @@ def test_errors_name_the_remedy(potential, make_potential, pool):
     with pytest.raises(AcquisitionError, match="at least 1"):
         select(potential, pool, by="random", budget=0)
     point = make_potential(seeds=(0,), noise=NO_NOISE)
-    with pytest.raises(AcquisitionError, match="no uncertainty at all"):
+    with pytest.raises(AcquisitionError, match="no uncertainty to choose by"):
         select(point, pool, by="variance", budget=1)
     with pytest.raises(AcquisitionError, match="choose by variance"):
         select(point, pool, by="bald-ef", budget=1)

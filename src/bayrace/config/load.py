@@ -36,16 +36,16 @@ def make_config(
     raw: Mapping[str, Any], overrides: Iterable[str] = (), *, source: str = "configuration"
 ) -> Config:
     """The configuration in a mapping, with "key.sub=value" overrides on top."""
-    values = copy.deepcopy(dict(raw))
+    return make_section(Config, raw, overrides, source=source)
+
+
+def make_section(section: type[S], raw: Any, overrides: Iterable[str] = (), *, source: str) -> S:
+    """A section from a mapping and "key.sub=value" overrides; errors name every wrong key."""
+    values = copy.deepcopy(dict(raw) if isinstance(raw, Mapping) else raw)
     for override in overrides:
         _apply(values, override)
-    return make_section(Config, values, source=source)
-
-
-def make_section(section: type[S], raw: Any, *, source: str) -> S:
-    """A section from a mapping, or an error that names every wrong key."""
     try:
-        return section.model_validate(raw)
+        return section.model_validate(values)
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in explain(error, section))
         raise ConfigError(f"{source}:\n{problems}") from None

@@ -106,9 +106,9 @@ def over_atoms(values: Tensor, owner: Tensor, structures: int, *, over: Over) ->
 
 def require_spread(columns: Sequence[Array], name: str) -> None:
     """Refuse to choose by numbers that are all zero."""
-    if all(not column.any() for column in columns):
+    if max((float(np.abs(column).max(initial=0.0)) for column in columns), default=0.0) < 1e-12:
         raise AcquisitionError(
-            f"{name}: this potential predicts no uncertainty at all; train an ensemble (bayrace "
-            "train --members 5), attach a posterior (bayrace fit --posterior llpr), or choose by "
-            "farthest, diverse or random"
+            f"{name}: every structure scores 0, as this potential knows no uncertainty to choose "
+            "by; train an ensemble (bayrace train --members 5), attach a posterior (bayrace fit "
+            "--posterior llpr), or choose by farthest, diverse or random"
         )

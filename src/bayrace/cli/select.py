@@ -1,0 +1,161 @@
+"""`bayrace select`: the structures of a pool that are worth labelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.markup import escape
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from bayrace.cli.common import Debug, Device, console, friendly
+from bayrace.config.active import Name
+from bayrace.process import settle
+
+if TYPE_CHECKING:
+    from bayrace.active.select import Selection
+    from bayrace.data.frame import Frame, LabelKeys
+    from bayrace.potential import Potential
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("select")(friendly(select))
+
+
+def select(
+    files: Annotated[list[str], typer.Argument(help="Structures; globs, file.xyz@:100.")],
+    model: Annotated[Path, typer.Option("--model", "-m", help="The potential that is to learn.")],
+    budget: Annotated[int, typer.Option("--budget", "-n", min=1, help="Structures to choose.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
+    by: Annotated[Name, typer.Option("--by", help="How to choose.")] = "bald-ef",
+    seen: Annotated[
+        list[str] | None,
+        typer.Option(help="Structures with labels; default: the training files of the model."),
+    ] = None,
+    over: Annotated[
+        Literal["mean", "max", "sum"], typer.Option(help="Forces of a structure: over its atoms.")
+    ] = "mean",
+    apart: Annotated[
+        float | None,
+        typer.Option(min=0, help="Least distance of chosen structures: Å, or σ of features."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of random choices.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Choose structures to label; the pool may be larger than the memory, and have no labels.
+
+    \b
+    Ways to choose (--by):
+      random        with equal probability
+      variance      largest total variance, half by energy, half by forces
+      bald-energy   the energy that would tell most about the weights
+      bald-force    the forces that would
+      bald-ef       half by energy, half by forces
+      farthest      least like any known structure; needs no uncertainty
+      diverse       most informative together, by last-layer features; needs no uncertainty
+      bald-diverse  bald-ef, less what the chosen ones tell already
+
+    \b
+    Examples:
+      bayrace select pool.xyz --model model.bayrace --by bald-ef --budget 20 -o chosen.xyz
+      bayrace select 'md/*.traj' -m model.bayrace --by diverse -n 50 -o chosen.xyz
+      bayrace select pool.xyz -m model.bayrace -n 10 -o more.xyz --seen train.xyz --seen chosen.xyz
+    """
+    del debug
+    from bayrace.active.files import PoolFiles, write_chosen
+    from bayrace.active.select import select as choose
+    from bayrace.cli.evaluate import label_keys
+    from bayrace.data.read import DataError
+    from bayrace.potential import Potential
+
+    if any(Path(file).resolve() == output.resolve() for file in (*files, *(seen or []))):
+        raise DataError(f"{output}: is also an input; write to another file")
+    settle()
+    potential = Potential.load(model, device=device)
+    keys = label_keys(potential)
+    pool = PoolFiles(tuple(files), keys)
+    known = seen_frames(potential, seen, keys)
+    columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        selection = choose(
+            potential,
+            pool,
+            by=by,
+            budget=budget,
+            seen=known,
+            seed=seed,
+            over=over,
+            apart=apart,
+            edge_budget=batch,
+            progress=lambda done: progress.update(task, completed=done),
+        )
+    report(potential, selection, write_chosen(pool, selection, output), budget=budget)
+    console().print(f"{len(selection.indices)} structures: {output}")
+
+
+def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:
+    """Frames of the files that were named, else those of the training, where they can be found."""
+    from bayrace.data.read import read_frames, split_isolated
+    from bayrace.tuning import training_frames
+
+    if files:
+        frames = read_frames(files, keys=keys, config_weights={}, require_labels=False)
+        return split_isolated(frames)[0]
+    try:
+        train, valid = training_frames(potential)
+    except (ValueError, OSError) as error:
+        console(stderr=True).print(
+            f"[yellow]warning:[/] the training data cannot be read again ({escape(str(error))}), "
+            "so structures like them may be chosen; name them with --seen"
+        )
+        return []
+    return [*train, *valid]
+
+
+def report(potential: Potential, selection: Selection, frames: list[Frame], *, budget: int) -> None:
+    """Print what was chosen and why, what was left out, and what has to follow."""
+    from bayrace.calibrate.seen import overlap
+
+    out = console()
+    out.print(selection_table(selection, frames))
+    for reason, count in selection.skipped.items():
+        out.print(f"left out, {reason}: {count}")
+    if len(frames) < budget:
+        out.print(f"[yellow]only {len(frames)} of {budget}: no more are left in the pool[/]")
+    tested = overlap(potential.frames, frames).get("test", 0)
+    if tested:
+        out.print(
+            f"[yellow]{tested} of them belong to the test set of this potential: leave them out "
+            "of the next test[/]"
+        )
+
+
+def selection_table(selection: Selection, frames: list[Frame]) -> Table:
+    """One row for each choice."""
+    unit = {"distances": "nearest, Å", "features": "nearest, σ"}.get(
+        selection.descriptor, "nearest"
+    )
+    columns = ("rank", "file, frame", "type", "chosen by", "score", "place in pool", unit)
+    title = f"{len(frames)} of {selection.pool} structures, by {selection.by}"
+    table = Table(*columns, title=Text(title), title_justify="left")
+    for column in (table.columns[0], *table.columns[4:]):
+        column.justify = "right"
+    for rank, frame in enumerate(frames):
+        distance, place = float(selection.distances[rank]), int(selection.ranks[rank])
+        table.add_row(
+            str(rank + 1),
+            Text(f"{Path(frame.source).name}, {frame.index}"),
+            Text(frame.config_type),
+            selection.criteria[rank],
+            f"{selection.scores[rank]:.4g}",
+            str(place) if place else "–",
+            f"{distance:.3g}" if distance < float("inf") else "–",
+        )
+    return table
