@@ -87,7 +87,7 @@ class Calculator(AseCalculator):
             raise ValueError("calculate() without atoms; pass the structure to compute")
         stress = bool(structure.pbc.all())
         self._refuse(properties, structure)
-        batch = self.neighbours.graph(_geometry(structure), dtype=self.potential.dtype)
+        batch = self.neighbours.graph(geometry_of(structure), dtype=self.potential.dtype)
         prediction = self.potential.predict_batch(
             batch, stress=stress, uncertainty=self.uncertainty
         )
@@ -132,7 +132,8 @@ class Calculator(AseCalculator):
         return {"full": _QUANTITIES, "energy": ("energy",), "none": ()}[self.uncertainty]
 
 
-def _geometry(atoms: Atoms) -> Geometry:
+def geometry_of(atoms: Atoms) -> Geometry:
+    """Species, positions and cell as plain arrays."""
     return Geometry(
         numbers=atoms.numbers.astype(np.int64),
         positions=atoms.positions.astype(np.float64),

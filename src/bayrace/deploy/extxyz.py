@@ -51,7 +51,7 @@ def predict_files(
             for atoms in predict_atoms(
                 potential, paths, edge_budget=edge_budget, progress=progress
             ):
-                _write(file, atoms)
+                write_frame(file, atoms)
                 count += 1
         part.replace(target)
     finally:
@@ -106,8 +106,8 @@ def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> 
     return atoms
 
 
-def _write(file: TextIO, atoms: Any) -> None:
-    """Write one frame; ASE's own writer keeps eight decimals, too few for a covariance."""
+def write_frame(file: TextIO, atoms: Any) -> None:
+    """Append atoms with their results; ASE's writer keeps too few decimals for a covariance."""
     plain = atoms.copy()
     results = dict(atoms.calc.results)
     plain.arrays["forces"] = results.pop("forces")

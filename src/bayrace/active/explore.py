@@ -1,0 +1,151 @@
+"""Exploration: many short simulations that end where the potential no longer knows.
+
+Every start is simulated at every temperature, each run with a seed of its own. What was visited,
+thinned, is a pool to choose labels from; where the stop rule ended a run is the most interesting
+frame of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from bayrace.active.dynamics import DynamicsSettings, ExplodedError, Look, simulate
+from bayrace.active.stop import StopRule
+from bayrace.data.frame import Frame, frame_from_atoms
+from bayrace.potential import Potential
+
+Reason = Literal["finished", "uncertain", "exploded"]
+
+
+@dataclass(frozen=True, eq=False)
+class Visit:
+    """A structure that a run has passed, and what the potential said of it."""
+
+    frame: Frame  # without labels; its source names the run, its index is the step
+    time: float  # fs
+    temperature: float  # K, of that moment
+    energy_std: float  # eV, total
+    forces_std: float  # eV/Å, largest of any component
+    risk: float  # probability of the stop rule; nan without one
+    broken: bool  # whether it broke the rule
+
+
+@dataclass(frozen=True, eq=False)
+class Excursion:
+    """One run."""
+
+    start: str  # the structure it began from
+    temperature: float  # K, of the thermostat
+    seed: int
+    visits: list[Visit]  # every few steps; the last is where it ended, unless it exploded
+    reason: Reason
+    message: str  # why, in a sentence
+    steps: int  # done
+
+
+def explore(
+    potential: Potential,
+    starts: Sequence[Frame],
+    temperatures: Sequence[float],
+    settings: DynamicsSettings,
+    *,
+    rule: StopRule | None,
+    every: int,
+    repeats: int = 1,
+    progress: Callable[[Excursion], None] | None = None,
+) -> list[Excursion]:
+    """Simulate every start at every temperature (K), `repeats` times.
+
+    A frame is kept every `every` steps, and the one where a run ended. `settings.temperature` and
+    `settings.seed` are replaced, the latter by one that depends on it and on the run only.
+    """
+    if not starts or not temperatures:
+        raise ValueError(
+            f"{len(starts)} starts and {len(temperatures)} temperatures: give at least one of each"
+        )
+    if every < 1 or repeats < 1:
+        raise ValueError(f"every={every}, repeats={repeats}: both must be at least 1")
+    found = []
+    for start, planned in plan(starts, temperatures, settings, repeats=repeats):
+        found.append(excursion(potential, start, planned, rule=rule, every=every))
+        if progress is not None:
+            progress(found[-1])
+    return found
+
+
+def plan(
+    starts: Sequence[Frame],
+    temperatures: Sequence[float],
+    settings: DynamicsSettings,
+    *,
+    repeats: int = 1,
+) -> Iterator[tuple[Frame, DynamicsSettings]]:
+    """The runs of an exploration, each with its seed: for those who spread them over processes."""
+    for repeat in range(repeats):
+        for place, start in enumerate(starts):
+            for number, temperature in enumerate(temperatures):
+                entropy = [settings.seed, repeat, place, number]
+                seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
+                yield start, replace(settings, temperature=temperature, seed=seed)
+
+
+def excursion(
+    potential: Potential,
+    start: Frame,
+    settings: DynamicsSettings,
+    *,
+    rule: StopRule | None,
+    every: int,
+) -> Excursion:
+    """One run to its end."""
+    visits: list[Visit] = []
+    reason: Reason = "finished"
+    message, last = f"{settings.steps} steps done", None
+    try:
+        for look in simulate(potential, start, settings, rule=rule):
+            last = look
+            if look.step % every == 0 or look.step == settings.steps or look.broken:
+                visits.append(_visit(look, start, settings))
+    except ExplodedError as error:
+        reason, message = "exploded", str(error)
+    if last is not None and last.broken and rule is not None and rule.action == "stop":
+        reason, message = "uncertain", describe(last, rule)
+    return Excursion(
+        start=start.label,
+        temperature=settings.temperature,
+        seed=settings.seed,
+        visits=visits,
+        reason=reason,
+        message=message,
+        steps=0 if last is None else last.step,
+    )
+
+
+def describe(look: Look, rule: StopRule) -> str:
+    """Why a rule acted, in a sentence."""
+    risk = look.risk
+    assert risk is not None
+    symbol = look.atoms.symbols[risk.atom]
+    whose = "the worst atom" if rule.over == "max" else "some atom"
+    return (
+        f"step {look.step} ({look.time:.4g} fs): the force on {whose} is wrong by more than "
+        f"{rule.bound:g} eV/Å with probability {risk.probability:.3g}, above {rule.probability:g}; "
+        f"likeliest that on atom {risk.atom} ({symbol})"
+    )
+
+
+def _visit(look: Look, start: Frame, settings: DynamicsSettings) -> Visit:
+    source = f"{start.label} at {settings.temperature:g} K, seed {settings.seed}"
+    return Visit(
+        frame=frame_from_atoms(look.atoms, keys=None, source=source, index=look.step),
+        time=look.time,
+        temperature=look.temperature,
+        energy_std=look.energy_std,
+        forces_std=look.forces_std,
+        risk=float("nan") if look.risk is None else look.risk.probability,
+        broken=look.broken,
+    )
