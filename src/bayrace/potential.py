@@ -31,7 +31,7 @@ from bayrace.predict import (
     predict_frames,
     with_label_noise,
 )
-from bayrace.train.checkpoint import write_atomically
+from bayrace.train import checkpoint
 from bayrace.types import ClosedForm, GraphBatch, Noisy, Params, Posterior, Prediction
 
 __all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_dtype"]
@@ -178,7 +178,7 @@ class Potential:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""
         path = Path(path)
         _check_weights(self.posterior.draw(1, seed=SEED), self.model, path)
-        write_atomically(path, encode(self))
+        checkpoint.write_atomically(path, encode(self))
 
     @staticmethod
     def load(
@@ -259,7 +259,7 @@ def _decode(contents: Contents, path: Path) -> Potential:
             config=document["config"],
             fingerprint=document["fingerprint"],
             calibration=None if calibration is None else Calibration.from_json(calibration),
-            frames={k: v.numpy() for k, v in _group(contents.tensors, "frames").items()},
+            frames={k: v.numpy() for k, v in checkpoint.group(contents.tensors, "frames").items()},
             version=document["version"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -272,15 +272,10 @@ def _decode(contents: Contents, path: Path) -> Potential:
 def _posterior(contents: Contents) -> Posterior:
     stored, tensors = contents.document["posterior"], contents.tensors
     if contents.version > 1:
-        return restore(stored["name"], _group(tensors, "posterior"), stored["options"])
+        return restore(stored["name"], checkpoint.group(tensors, "posterior"), stored["options"])
     if stored == "point":
         return Point({name: value[0] for name, value in tensors.items()})
     return restore(stored, tensors, {})
-
-
-def _group(tensors: Params, group: str) -> Params:
-    prefix = f"{group}/"
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _check_weights(members: Params, model: Race, path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset
+from bayrace.data.cache import Dataset, edge_batches
 from bayrace.model.derivatives import evaluate
 from bayrace.model.last_layer import (
     LastLayer,
@@ -125,7 +125,7 @@ def fit(
 
 
 _GRID = tuple(10.0 ** (power / 2) for power in range(-24, 1))  # of ς, in mean eigenvalues
-_BATCH = 20  # structures
+_EDGES = 10_000  # of a batch
 
 
 class _Gram(NamedTuple):
@@ -144,19 +144,18 @@ def _features(
     model: Model, params: Params, data: Dataset, progress: Callable[[int], None]
 ) -> tuple[Tensor, Tensor]:
     """Features (n, D) and energy errors (n,) of all structures, float64."""
-    like = next(iter(params.values()))
     rows: list[Tensor] = []
     errors: list[Tensor] = []
-    for start in range(0, len(data), _BATCH):
-        indices = list(range(start, min(start + _BATCH, len(data))))
-        batch, labels = data.batch(indices, dtype=like.dtype, device=like.device)
+    done = 0
+    for batch, labels in edge_batches(data, like=params, edges=_EDGES):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, forces=False)
         if outputs.hidden is None:
             raise ValueError("energies are not linear in a last layer; LLPR needs such a model")
         rows.append(structure_features(batch, outputs.hidden))
         errors.append(outputs.energy.double() - labels.energy.double())
-        progress(indices[-1] + 1)
+        done += batch.structures
+        progress(done)
     return torch.cat(rows), torch.cat(errors)
 
 
