@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 from bayrace.cli.train import Override
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from bayrace.potential import Potential
 
 CELLS, RESULTS = "cells", "results.json"
-_TITLES = {"start": "as it was", "none": "trained on, nothing new"}
 
 
 def register(app: typer.Typer) -> None:
@@ -210,6 +207,7 @@ def progress(
 def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) -> None:
     """Print the tables and write all numbers."""
     from bayrace.active.results import QUANTITIES, relative, summary
+    from bayrace.cli.replay_tables import tables
     from bayrace.train.checkpoint import write_atomically
 
     if not results:
@@ -224,52 +222,6 @@ def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) 
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content, indent=1).encode())
     out.print(f"numbers: {escape(str(path))}")
-
-
-def tables(results: Sequence[CellResult]) -> list[Table]:
-    """A table for each test set: rows are acquisitions, columns budgets."""
-    from bayrace.active.results import relative, summary
-
-    energy, forces = summary(results, "energy"), summary(results, "forces")
-    ratio = relative(results, "forces")
-    budgets = sorted({r.cell.budget for r in results if r.cell.budget})
-    rows = list(dict.fromkeys(result.cell.acquisition for result in results))
-    found = []
-    for name in results[0].errors:
-        counts = sorted({result.frames[name] for result in results})
-        size = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-        title = f"{name}: RMSE of energy, meV / forces, meV/Å; {size} test structures"
-        heads = [head for n in budgets for head in (f"+{n}", f"+{n}, forces / random")]
-        table = Table(
-            "chosen by", *heads, title=Text(title), title_justify="left", caption=_CAPTION
-        )
-        for row in rows:
-            cells: list[str] = []
-            for budget in budgets:
-                key = (row, 0 if row in _TITLES else budget)
-                both = (energy.get(name, {}).get(key), forces.get(name, {}).get(key))
-                cells.append(" / ".join(_milli(each) for each in both))
-                cells.append(_ratio(ratio.get(name, {}).get(key)))
-            table.add_row(_TITLES.get(row, row), *cells)
-        for column in table.columns[1:]:
-            column.justify = "right"
-        found.append(table)
-    return found
-
-
-_CAPTION = "mean ± standard deviation over seeds; fractions are of pairs of the same seed"
-
-
-def _milli(value: Spread | None) -> str:
-    return "–" if value is None else _text(1000 * value.mean, value.std and 1000 * value.std, 1)
-
-
-def _ratio(value: Spread | None) -> str:
-    return "–" if value is None else _text(value.mean, value.std, 3)
-
-
-def _text(number: float, std: float | None, digits: int) -> str:
-    return f"{number:.{digits}f}" + ("" if std is None else f" ± {std:.{digits}f}")
 
 
 def _json(found: dict[str, dict[tuple[str, int], Spread]]) -> dict[str, Any]:
