@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +13,23 @@ from rich.console import Console
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 
 if TYPE_CHECKING:
-    from bayrace.cli.dynamics import Trajectory
     from bayrace.config import Config
     from bayrace.report.evaluation import Evaluation
     from bayrace.run import RunResult
 
 KNOWN, HOT = "300 K (as trained)", "1000 K (never seen)"
+TIMESTEP = 0.5  # fs
+
+
+@dataclass
+class Trajectory:
+    """What was recorded on the way."""
+
+    time: list[float] = field(default_factory=list)  # fs
+    potential_energy: list[float] = field(default_factory=list)  # eV
+    temperature: list[float] = field(default_factory=list)  # K
+    force_spread: list[float] = field(default_factory=list)  # eV/Å, largest σ of any component
+    seconds: float = 0.0  # it took
 
 
 def register(app: typer.Typer) -> None:
@@ -102,23 +115,24 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     """Dynamics at 300 K from a training structure, with a progress bar."""
     from rich.progress import Progress
 
-    from bayrace.cli.dynamics import langevin
+    from bayrace.active.dynamics import DynamicsSettings
+    from bayrace.active.dynamics import simulate as looks
     from bayrace.data.embedded import embedded_frames
 
     start = embedded_frames("ethanol-test")[0]
+    settings = DynamicsSettings("nvt", 300.0, steps, timestep=TIMESTEP, look_every=5)
+    trajectory, begin = Trajectory(), time.monotonic()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task("molecular dynamics", total=steps)
-        trajectory = langevin(
-            result.potential,
-            start,
-            temperature=300.0,
-            timestep=0.5,
-            steps=steps,
-            seed=0,
-            progress=lambda done: progress.update(task, completed=done),
-        )
+        for look in looks(result.potential, start, settings):
+            trajectory.time.append(look.time)
+            trajectory.potential_energy.append(look.energy)
+            trajectory.temperature.append(look.temperature)
+            trajectory.force_spread.append(look.forces_std)
+            progress.update(task, completed=look.step)
+    trajectory.seconds = time.monotonic() - begin
     out.print(
-        f"dynamics: {steps * 0.5 / 1000:.2g} ps at 300 K in {trajectory.seconds:.0f} s, "
+        f"dynamics: {steps * TIMESTEP / 1000:.2g} ps at 300 K in {trajectory.seconds:.0f} s, "
         f"{1000 * trajectory.seconds / steps:.1f} ms a step, mean temperature "
         f"{sum(trajectory.temperature) / len(trajectory.temperature):.0f} K"
     )

@@ -1,0 +1,208 @@
+"""`bayrace md`: molecular dynamics that stops before it lies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+
+from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
+from bayrace.process import settle
+
+if TYPE_CHECKING:
+    from bayrace.active.dynamics import DynamicsSettings, Look
+    from bayrace.active.stop import StopRule
+    from bayrace.data.frame import Frame
+    from bayrace.potential import Potential
+
+STOPPED = 3  # exit code where the rule ended the run
+_EVERY = 10.0  # s between lines where there is no terminal
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("md")(friendly(md))
+
+
+def md(
+    model: ModelFile,
+    start: Annotated[str, typer.Argument(help="A structure; of several, file.xyz@5.")],
+    temperature: Annotated[float, typer.Option(help="K.")],
+    steps: Annotated[int, typer.Option(min=1, help="How many.")],
+    ensemble: Annotated[Literal["nve", "nvt", "npt"], typer.Option()] = "nvt",
+    timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Trajectory: .traj (ASE) or .xyz.")
+    ] = Path("md.traj"),
+    every: Annotated[int, typer.Option(min=1, help="Steps between frames of it.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Of velocities and thermostat.")] = 0,
+    bound: Annotated[float, typer.Option(help="Stop rule: force error x, eV/Å.")] = 0.5,
+    probability: Annotated[float, typer.Option(help="Stop rule: its probability p.")] = 0.05,
+    action: Annotated[
+        Literal["stop", "warn", "record", "off"], typer.Option(help="What the stop rule does.")
+    ] = "stop",
+    over: Annotated[
+        Literal["any", "max"], typer.Option(help="Error on any atom, or on the worst alone.")
+    ] = "any",
+    look_every: Annotated[int, typer.Option(min=1, help="Steps between looks at σ.")] = 1,
+    thermostat: Annotated[Literal["langevin", "bussi"], typer.Option(help="nvt.")] = "langevin",
+    friction: Annotated[float, typer.Option(help="langevin: 1/fs.")] = 0.01,
+    relaxation: Annotated[float, typer.Option(help="bussi, npt: of the temperature, fs.")] = 100.0,
+    barostat: Annotated[Literal["mtk", "berendsen"], typer.Option(help="npt.")] = "mtk",
+    pressure: Annotated[float, typer.Option(help="npt: GPa.")] = 0.0,
+    pressure_relaxation: Annotated[float, typer.Option(help="npt: fs.")] = 1000.0,
+    compressibility: Annotated[float, typer.Option(help="berendsen: 1/GPa.")] = 0.5,
+    bias: Annotated[float, typer.Option(help="τ: dynamics on E − τ·σ, to meet the unknown.")] = 0.0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+    device: Device = "auto",
+    debug: Debug = False,
+) -> None:
+    """Run molecular dynamics, and stop where the forces can no longer be trusted.
+
+    The rule: stop when P(|force error| > x on any atom) > p, by the calibrated uncertainty. The
+    frame that broke it is the last of the trajectory, and the exit code is 3.
+
+    \b
+    Examples:
+      bayrace md model.bayrace start.xyz --temperature 300 --steps 10000
+      bayrace md model.bayrace start.xyz --temperature 1000 --steps 20000 --bound 0.3 --action warn
+      bayrace md model.bayrace bulk.xyz --temperature 300 --steps 5000 --ensemble npt -o npt.xyz
+    """
+    del debug
+    from bayrace.active.dynamics import DynamicsSettings
+    from bayrace.active.stop import StopRule
+    from bayrace.potential import Potential
+
+    settings = DynamicsSettings(
+        ensemble=ensemble,
+        temperature=temperature,
+        steps=steps,
+        timestep=timestep,
+        thermostat=thermostat,
+        friction=friction,
+        relaxation=relaxation,
+        barostat=barostat,
+        pressure=pressure,
+        pressure_relaxation=pressure_relaxation,
+        compressibility=compressibility,
+        bias=bias,
+        look_every=look_every,
+        seed=seed,
+    )
+    rule = None if action == "off" else StopRule(bound, probability, over=over, action=action)
+    frame = read_start(start, output, overwrite=overwrite)
+    settle()
+    potential = Potential.load(model, device=device)
+    if rule is not None and potential.calibration is None:
+        console(stderr=True).print(
+            "[yellow]warning:[/] this potential is not calibrated, so the stop rule trusts its raw "
+            "uncertainty; calibrate it with bayrace calibrate"
+        )
+    run(potential, frame, settings, rule, output, every)
+
+
+def read_start(start: str, output: Path, *, overwrite: bool) -> Frame:
+    """The one structure to begin with."""
+    from bayrace.data.read import DataError, frame_from_atoms, iterate_atoms
+
+    if output.exists() and not overwrite:
+        raise DataError(f"{output}: exists; give another output, or --overwrite")
+    found = iterate_atoms(start)
+    source, index, atoms = next(found)
+    if next(found, None) is not None:
+        raise DataError(f"{start}: holds several structures; choose one, such as {start}@0")
+    return frame_from_atoms(atoms, keys=None, source=source, index=index)
+
+
+def run(
+    potential: Potential,
+    start: Frame,
+    settings: DynamicsSettings,
+    rule: StopRule | None,
+    output: Path,
+    every: int,
+) -> None:
+    """Simulate, write the trajectory, and say how it went."""
+    from bayrace.active.dynamics import simulate
+    from bayrace.active.explore import describe
+    from bayrace.active.trajectory import open_trajectory
+
+    out, warned, frames = console(), 0, 0
+    with open_trajectory(output) as append, display(out, settings) as show:
+        for look in simulate(potential, start, settings, rule=rule):
+            ending = look.step == settings.steps
+            if look.step % every == 0 or ending or look.broken:
+                append(look.snapshot())
+                frames += 1
+            show(look)
+            if look.broken and rule is not None:
+                warned += 1
+                if rule.action == "warn" and warned == 1:
+                    show.say(f"warning: {describe(look, rule)}")
+    show.summary(look, frames, output)
+    if rule is None or not look.broken or rule.action != "stop":
+        if warned and rule is not None:
+            out.print(f"{warned} of the looks broke the rule; their frames are in {output}")
+        return
+    out.print(f"stopped: {describe(look, rule)}", markup=False)
+    raise typer.Exit(STOPPED)
+
+
+@contextmanager
+def display(out: Console, settings: DynamicsSettings) -> Iterator[Display]:
+    """A bar on a terminal, lines elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("step {task.completed}/{task.total}"),
+        BarColumn(),
+        TextColumn("{task.fields[line]}"),
+    )
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        yield Display(out, settings, bar)
+
+
+class Display:
+    """Shows looks."""
+
+    def __init__(self, out: Console, settings: DynamicsSettings, bar: object) -> None:
+        from rich.progress import Progress
+
+        assert isinstance(bar, Progress)
+        self._out, self._settings, self._bar = out, settings, bar
+        self._task = bar.add_task("", total=settings.steps, line="")
+        self._begin = self._spoken = time.monotonic()
+
+    def __call__(self, look: Look) -> None:
+        """Show where it is."""
+        self._bar.update(self._task, completed=look.step, line=self._line(look))
+        if not self._out.is_terminal and time.monotonic() - self._spoken > _EVERY:
+            self._spoken = time.monotonic()
+            self.say(f"step {look.step}/{self._settings.steps}  {self._line(look)}")
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(line, markup=False)
+
+    def summary(self, look: Look, frames: int, output: Path) -> None:
+        """Print what was done."""
+        seconds = time.monotonic() - self._begin
+        self.say(
+            f"{look.step} steps, {look.time / 1000:.4g} ps in {seconds:.1f} s "
+            f"({1000 * seconds / max(look.step, 1):.2f} ms a step)  {self._line(look)}"
+        )
+        self.say(f"{frames} frames: {output}")
+
+    def _line(self, look: Look) -> str:
+        elapsed = max(time.monotonic() - self._begin, 1e-9)
+        speed = look.time * 1e-6 / elapsed * 86400  # ns a day
+        risk = "" if look.risk is None else f"  P {look.risk.probability:.2g}"
+        return (
+            f"{speed:.3g} ns/day  {look.temperature:.0f} K  E {look.energy:.3f} eV  "
+            f"σ_E {1000 * look.energy_std:.3g} meV  σ_F {1000 * look.forces_std:.3g} meV/Å{risk}"
+        )

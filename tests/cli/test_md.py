@@ -1,0 +1,78 @@
+"""`bayrace md` as users run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import ase.io
+import pytest
+from click.testing import Result
+
+Command = Callable[..., Result]
+
+
+@pytest.mark.parametrize("name", ["run.traj", "run.xyz"])
+def test_a_run_to_its_end(
+    name: str, bayrace: Command, model: Path, data: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / name
+    common = ("md", model, f"{data}/test.xyz@0", "--temperature", 300, "--steps", 12)
+    result = bayrace(*common, "--action", "record", "--every", 5, "-o", output)
+    assert result.exit_code == 0, result.output
+    assert "12 steps, 0.006 ps" in result.output
+    assert "ns/day" in result.output
+    assert "not calibrated" in result.output
+    images = ase.io.read(output, index=":")
+    assert {0, 5, 10, 12} <= {image.info["step"] for image in images}
+    assert all(image.info["energy_uncertainty"] > 0 for image in images)
+    again = bayrace(*common, "-o", output)
+    assert again.exit_code == 2
+    assert "--overwrite" in again.output
+
+
+def test_a_run_that_stops(bayrace: Command, model: Path, data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "run.traj"
+    common = ("md", model, f"{data}/hot.xyz@1", "--temperature", 500, "--steps", 5, "-o", output)
+    result = bayrace(*common, "--bound", 0.001)
+    assert result.exit_code == 3, result.output
+    assert "stopped: step 0 (0 fs): the force on some atom is wrong" in result.output
+    assert len(ase.io.read(output, index=":")) == 1
+    warned = bayrace(*common, "--bound", 0.001, "--action", "warn", "--overwrite")
+    assert warned.exit_code == 0
+    assert warned.output.count("warning: step") == 1
+    assert "6 of the looks broke the rule" in warned.output
+    calm = bayrace(*common, "--bound", 100, "--overwrite")
+    assert calm.exit_code == 0, calm.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--ensemble", "npt"), "use nvt"),
+        (("--temperature", "-5"), "temperature=-5"),
+        (("--bound", "0"), "bound=0"),
+        (("--bias", "1"), "does not know what it does not know"),
+        (("--output", "run.dcd"), ".traj or an .xyz"),
+    ],
+)
+def test_mistakes(
+    options: tuple[str, ...],
+    message: str,
+    bayrace: Command,
+    model: Path,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    common = ("md", model, f"{data}/test.xyz@0", "--temperature", 300, "--steps", 2)
+    result = bayrace(*common, *options)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
+def test_one_start(bayrace: Command, model: Path, data: Path) -> None:
+    result = bayrace("md", model, data / "test.xyz", "--temperature", 300, "--steps", 2)
+    assert result.exit_code == 2
+    assert "holds several structures; choose one" in result.output
