@@ -36,6 +36,7 @@ from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation, evaluate
 from bayrace.train.checkpoint import write_atomically
 from bayrace.train.loop import Event, FitResult, fit
+from bayrace.train.refit import refit_noise
 from bayrace.types import Params, Posterior
 
 
@@ -115,6 +116,7 @@ def _train_posterior(
         stop=watch.stop,
         initial=start,
     )
+    fitted = _with_refitted_noise(config, ready, fitted, watch)
     if kind == "point" or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
     make_potential(config, ready, fitted, Point(fitted.params)).save(folder / POINT)
@@ -124,6 +126,27 @@ def _train_posterior(
     if tail is not None and tail.reason == "interrupted":
         return Point(fitted.params), replace(fitted, reason="interrupted")
     return posterior, fitted
+
+
+def _with_refitted_noise(
+    config: Config, ready: Prepared, fitted: FitResult, watch: Watch
+) -> FitResult:
+    """The result with its noise heads fitted once more, where it has some and is at its end."""
+    loss = config.loss
+    noisy = loss.kind in ("nll_e", "nll_jef")
+    if not noisy or not loss.refit_epochs or fitted.reason == "interrupted":
+        return fitted
+    params = refit_noise(
+        ready.model,
+        fitted.params,
+        likelihoods(loss)(config.train.max_epochs),
+        ready.train,
+        ready.valid,
+        epochs=loss.refit_epochs,
+        settings=train_settings(config),
+        stop=watch.stop,
+    )
+    return replace(fitted, params=params)
 
 
 def refit(
@@ -256,7 +279,7 @@ def seen_frames(splits: Splits) -> dict[str, NDArray[np.int64]]:
     """Hashes of the frames of a run, by their part in it."""
     test = [frame for frames in splits.test.values() for frame in frames]
     parts = {"train": splits.train, "valid": splits.valid, "test": test}
-    return {name: frame_hashes(frames) for name, frames in parts.items()}
+    return {name: frame_hashes(frames) for name, frames in parts.items() if frames}
 
 
 def evaluate_sets(

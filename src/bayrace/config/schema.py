@@ -202,6 +202,12 @@ class LossConfig(Section):
     warmup_epochs: int = Field(
         default=0, ge=0, description="Epochs of plain mse before the likelihood starts."
     )
+    refit_epochs: int = Field(
+        default=5,
+        ge=0,
+        description="nll: epochs after training that fit the noise heads alone to the errors that "
+        "are left; 0: none. They come on top of max_time.",
+    )
     energy_noise: Literal["extensive", "mean_log"] = Field(
         default="extensive",
         description="Energy variance: sum over atoms (extensive) or exp of a mean (mean_log).",

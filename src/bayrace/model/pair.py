@@ -76,6 +76,10 @@ class PairModel:
         """The same parameters but for the weights."""
         return {**params, "weights": weights.reshape(params["weights"].shape)}
 
+    def noise_weights(self, params: Params) -> Params:
+        """Masks of the log-variances, which are all that moves noise."""
+        return {name: torch.ones_like(value) for name, value in params.items() if name != "weights"}
+
     def features(self, batch: GraphBatch) -> Tensor:
         """Derivative of each atom's energy by the weights: (N, pairs, functions)."""
         receiver, sender = batch.edges

@@ -34,6 +34,7 @@ from bayrace.nn.radial import silu
 from bayrace.types import GraphBatch, Heads, Params
 
 _SCALARS = "readout.scalars"  # of a layer: weights of the energy (column 0) and invariant heads
+_QUADRUPOLE, _GATES = "readout.quadrupole", "readout.gates"  # of 2e heads, which are all noise
 NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
 
 
@@ -143,6 +144,17 @@ class Race:
                 "this network has no members in its last layer; train one with loss.kind: shallow"
             )
         return torch.cat([params[f"{layer.name}.{_SCALARS}"][:, 1:] for layer in self.layout])
+
+    def noise_weights(self, params: Params) -> Params:
+        """Masks of the parameters with noise heads: 1 where only noise moves with the weight."""
+        masks: Params = {}
+        for name, value in params.items():
+            if name.endswith(_SCALARS) and value.shape[-1] > 1:
+                masks[name] = torch.ones_like(value)
+                masks[name][..., 0] = 0  # the energy
+            elif name.endswith((_QUADRUPOLE, _GATES)):
+                masks[name] = torch.ones_like(value)
+        return masks
 
     def _refuse_activation(self) -> None:
         if self.spec.activation != "identity":
@@ -321,5 +333,5 @@ def _gain(name: str) -> float:
     """Initial standard deviation of a parameter: features and energies start of order 1."""
     part = name.removeprefix(name.split(".")[0] + ".")
     gains = {"product": 0.5, "skip": 0.7, "contract": 0.2, _SCALARS: 0.3}
-    gains["readout.gates"] = NOISE_GAIN
+    gains[_GATES] = NOISE_GAIN
     return next((gain for prefix, gain in gains.items() if part.startswith(prefix)), 1.0)
