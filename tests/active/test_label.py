@@ -34,14 +34,14 @@ from bayrace.active.label import LabelSettings, label_frames
 from bayrace.active.oracles.ase import AseOracle
 from bayrace.data.frame import frame_from_atoms
 
-calculator, log, store, count, seconds = sys.argv[1:]
+calculator, log, store, count, seconds, *scheduler = sys.argv[1:]
 frames = []
 for seed in range(int(count)):
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.05, seed=seed + 1)
     frames.append(frame_from_atoms(atoms, keys=None))
 oracle = AseOracle(calculator, {"log": log, "seconds": float(seconds)})
-settings = LabelSettings(workers=2)
+settings = LabelSettings(workers=2, scheduler=scheduler[0] if scheduler else None)
 result = label_frames(frames, oracle, store=store, settings=settings)
 print(len(result.labelled))
 """
@@ -204,10 +204,13 @@ def test_processes_are_told_apart() -> None:
     assert not here._replace(host="elsewhere").alive()
 
 
-def start(log: Path, store: Path, *, count: int, seconds: float) -> subprocess.Popen[str]:
+def start(
+    log: Path, store: Path, *scheduler: str, count: int, seconds: float
+) -> subprocess.Popen[str]:
     calculator = f"{Path(__file__).with_name('counting.py')}:Counting"
+    arguments = [calculator, str(log), str(store), str(count), str(seconds), *scheduler]
     return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, calculator, str(log), str(store), str(count), str(seconds)],
+        [sys.executable, "-c", SCRIPT, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -281,6 +284,21 @@ def test_a_real_cluster(
     check(metals, result.frames)
     assert lines(log)["end"] == 10
     assert LabelStore(tmp_path / "labels.sqlite").calls() == lines(log)["start"]
+
+
+def test_a_real_cluster_goes_on_without_us(log: Path, tmp_path: Path, scheduler: str) -> None:
+    """Tasks that a killed run has left on the cluster are found again."""
+    store, count = tmp_path / "labels.sqlite", 8
+    with start(log, store, scheduler, count=count, seconds=0.4) as process:
+        wait_for(lambda: log.exists() and log.read_text("utf-8").count("end") > 1)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    with start(log, store, scheduler, count=count, seconds=0.4) as process:
+        printed, error = process.communicate(timeout=60)
+    assert printed.strip() == str(count), error
+    assert set(Counter(log.read_text("utf-8").splitlines()).values()) == {1}
+    assert lines(log) == {"start": count, "end": count}
+    assert LabelStore(store).calls() == count
 
 
 @pytest.mark.slow
