@@ -95,6 +95,8 @@ def tuning_config(potential: Potential, tune: TuneConfig, *, folder: Path, seed:
         "references": references,
     }
     raw["loss"] = raw["loss"] | {"warmup_epochs": 0}
+    if tune.refit_epochs is not None:
+        raw["loss"] |= {"refit_epochs": tune.refit_epochs}
     raw["train"] = raw["train"] | {
         "max_epochs": tune.epochs,
         "lr": tune.lr,
@@ -110,7 +112,8 @@ def tuning_config(potential: Potential, tune: TuneConfig, *, folder: Path, seed:
 def training_frames(potential: Potential) -> tuple[list[Frame], list[Frame]]:
     """Training and validation frames of a potential, read again from its files."""
     config = make_config(potential.config, source="configuration of the potential")
-    splits = run.read_splits(config)
+    data = config.data.model_copy(update={"test": {}})  # which may be much, and is not asked for
+    splits = run.read_splits(config.model_copy(update={"data": data}))
     if fingerprint(splits.train) != potential.fingerprint:
         raise ConfigError(
             f"{', '.join(config.data.train)}: the data are not those that the potential was "

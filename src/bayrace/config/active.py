@@ -49,6 +49,11 @@ class TuneConfig(Section):
     batch_size: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Structures per step; null: as in training."
     )
+    refit_epochs: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Epochs for the noise heads alone, afterwards; null: as in training. A replay "
+        "judges means only and can do with 0.",
+    )
 
 
 class SelectConfig(Section):
