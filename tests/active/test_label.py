@@ -238,6 +238,14 @@ def test_killed_again_and_again(log: Path, tmp_path: Path) -> None:
     assert lines(log) == {"start": count, "end": count}
 
 
+def test_an_interrupted_run_ends_at_once(log: Path, tmp_path: Path) -> None:
+    with start(log, tmp_path / "labels.sqlite", count=6, seconds=20.0) as process:
+        wait_for(lambda: log.exists() and lines(log)["start"] == 2)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=10)
+    assert lines(log) == {"start": 2}
+
+
 def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():

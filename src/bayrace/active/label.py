@@ -261,6 +261,7 @@ def _cluster(settings: LabelSettings) -> Iterator[Any]:
         return
     cluster: Any = distributed.LocalCluster
     client: Any = distributed.Client
+    label_process.admit()
     with (
         cluster(
             n_workers=settings.workers,
@@ -274,7 +275,7 @@ def _cluster(settings: LabelSettings) -> Iterator[Any]:
         try:
             yield connected
         finally:
-            label_process.kill_all()
+            label_process.dismiss()
 
 
 @contextmanager

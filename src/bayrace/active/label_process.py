@@ -13,6 +13,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -54,10 +55,16 @@ class Outcome(NamedTuple):
 
 def perform(task: Task) -> Outcome:
     """Run a task in an idle process of this one, or in a new one; waits for the end."""
+    interrupted = Outcome(None, f"{task.frame.label}: interrupted", 0.0, None, stored=False)
+    if _dismissed.is_set():
+        return interrupted
     process = _idle.pop() if _idle else _Process(task.threads)
     if process.threads != task.threads:
         process.close()
         process = _Process(task.threads)
+    if _dismissed.is_set():  # while it started
+        process.close()
+        return interrupted
     outcome = process.run(task)
     if process.usable:
         _idle.append(process)
@@ -70,8 +77,14 @@ def close_idle() -> None:
         _idle.pop().close()
 
 
-def kill_all() -> None:
-    """End all processes at once, those at work included."""
+def admit() -> None:
+    """Take tasks, again."""
+    _dismissed.clear()
+
+
+def dismiss() -> None:
+    """End all processes at once, those at work included, and take no more tasks."""
+    _dismissed.set()
     for process in tuple(_all):  # other threads take theirs out
         process.end()
     close_idle()
@@ -157,6 +170,7 @@ class _Process:
 
 _idle: deque[_Process] = deque()
 _all: list[_Process] = []
+_dismissed = threading.Event()
 
 
 def main(arguments: list[str]) -> None:
