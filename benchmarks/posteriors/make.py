@@ -20,7 +20,7 @@ from bayrace import run
 from bayrace.cli.fit import posterior_config
 from bayrace.config import Config, load_config
 from bayrace.ensemble import train_members
-from bayrace.folder import ENSEMBLE
+from bayrace.folder import ENSEMBLE, clear_folder
 from bayrace.potential import Potential
 from bayrace.process import settle
 from bayrace.train.checkpoint import LAST
@@ -35,7 +35,7 @@ def main() -> None:
     settle()
     torch.set_num_threads(options.threads)
     wanted = [each for each in MADE if options.only is None or each.name in options.only]
-    missing = [each for each in wanted if not each.file.is_file()]
+    missing = [each for each in wanted if not up_to_date(each)]
     print("missing:", ", ".join(each.name for each in missing) or "nothing", flush=True)
     while missing and not options.dry_run:
         ready = [
@@ -45,7 +45,15 @@ def main() -> None:
         start = time.perf_counter()
         make(chosen, threads=options.threads)
         print(f"{chosen.file}: {time.perf_counter() - start:.0f} s", flush=True)
-        missing = [each for each in missing if not each.file.is_file()]
+        missing = [each for each in missing if not up_to_date(each)]
+
+
+def up_to_date(artifact: Artifact) -> bool:
+    """Whether it is there and not older than what it was fitted to."""
+    if not artifact.file.is_file() or artifact.base is None:
+        return artifact.file.is_file()
+    base = ARTIFACTS[artifact.base].file
+    return base.is_file() and base.stat().st_mtime <= artifact.file.stat().st_mtime
 
 
 def maker(artifact: Artifact) -> Artifact:
@@ -76,6 +84,8 @@ def attach(artifact: Artifact) -> None:
     config: Config = posterior_config(potential, artifact.posterior, list(artifact.overrides))
     folder = RUNS / artifact.name
     folder.mkdir(parents=True, exist_ok=True)
+    if artifact.file.is_file():  # of an earlier base
+        clear_folder(folder / "fit")
     fitted = run.refit(potential, config, folder=folder / "fit", resume=begun_in(folder / "fit"))
     assert fitted is not None, "nothing stops it"
     print(f"{artifact.name}:", fitted.posterior.options())
