@@ -17,6 +17,7 @@ from bayrace.active.acquire.interface import Pool, over_atoms
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.model.noise import NO_NOISE, NoiseSpec
 from bayrace.posterior.ensemble import Ensemble
+from bayrace.predict import with_label_noise
 from bayrace.testing import random_frame
 from bayrace.types import Prediction, Uncertain
 
@@ -143,6 +144,18 @@ def test_one_member_tells_nothing(make_potential):
     prediction = make_potential(seeds=(0,)).predict(random_frame((1, 6), 6, seed=0))
     assert energy_information(prediction).abs().max() < 1e-12
     assert force_information(prediction).abs().max() < 1e-12
+
+
+def test_noise_that_only_the_posterior_knows(make_potential):
+    """Laplace finds one noise for all labels: BALD is then ½ log(1 + epistemic / noise)."""
+    silent = make_potential(seeds=(0, 1, 2), noise=NO_NOISE).predict(
+        random_frame((1, 6), 6, seed=0)
+    )
+    noisy = with_label_noise(silent, {"energy": 0.3, "forces": 0.2})
+    expected = 0.5 * (1 + silent.energy.epistemic / 0.09).log()
+    torch.testing.assert_close(energy_information(noisy), expected)
+    ratio = torch.eye(3, dtype=torch.float64) + silent.forces.epistemic / 0.04
+    torch.testing.assert_close(force_information(noisy)[0], 0.5 * torch.logdet(ratio).mean())
 
 
 def test_a_calibration_changes_no_information(make_potential):
