@@ -171,6 +171,21 @@ def test_a_program_that_sorts_the_atoms(metal: Frame, program: Path) -> None:
     np.testing.assert_allclose(found.forces, label_with(EMT(), metal).forces, atol=1e-5)
 
 
+def test_the_energy_is_that_of_the_forces(metal: Frame, tmp_path: Path) -> None:
+    """Metals have an entropy of electrons; forces are the slope of the free energy."""
+    result = tmp_path / "result.xyz"
+    header = "Properties=species:S:1:pos:R:3:forces:R:3 energy=-1.0 free_energy=-1.5"
+    result.write_text(f"1\n{header}\nCu 0 0 0 0 0 0.1\n", encoding="utf-8")
+    oracle = CommandOracle(
+        "cp result.xyz {output}", input="in.xyz", output="out.xyz", files=(str(result),)
+    )
+    geometry = {"positions": np.zeros((1, 3)), "cell": np.zeros((3, 3))}
+    lonely = replace(metal, numbers=np.array([29]), pbc=np.zeros(3, dtype=bool), **geometry)
+    found = oracle.label(lonely)
+    assert found.energy == -1.5
+    assert found.forces.tolist() == [[0.0, 0.0, 0.1]]
+
+
 def test_a_program_that_moves_the_atoms(metal: Frame, program: Path) -> None:
     with pytest.raises(OracleError, match="Å from where it was sent"):
         command(program, "move").label(metal)

@@ -143,7 +143,8 @@ class CommandOracle:
                 f"{frame.label}: {self.output} has no energy or no forces; ask the program for both"
             )
         order = matching(frame, result)
-        results = {"energy": result.energy, "forces": result.forces[order], "stress": result.stress}
+        energy = found.calc.results.get("free_energy", result.energy)  # whose slope the forces are
+        results = {"energy": energy, "forces": result.forces[order], "stress": result.stress}
         return labelled(frame, results)
 
 
