@@ -1,10 +1,8 @@
-"""The table of posteriors on 3BPA from what judge.py found, and what each costs to predict.
+"""The table of posteriors on 3BPA, from what judge.py and cost.py found.
 
     python benchmarks/posteriors/table.py            print Markdown, write results/table.json
-    python benchmarks/posteriors/table.py --cost     time all that are there first; idle machine
 
-Times are taken in turns in one run on one core: a batch of 16 and one of 1 structure of 27 atoms.
-The measure is one network of squared errors that predicts energy and forces.
+Judges what is there and was not judged before; rows appear as artifacts do.
 """
 
 from __future__ import annotations
@@ -14,20 +12,15 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cost
 import torch
 from artifacts import ARTIFACTS, RESULTS
 from judge import judge, read
 
-from bayrace.config import make_config
-from bayrace.potential import Potential
 from bayrace.process import settle
-from bayrace.report.comparison import compare
-from bayrace.run import read_splits
 
-COST, TABLE = RESULTS / "cost.json", RESULTS / "table.json"
+TABLE = RESULTS / "table.json"
 SETS = ("300K", "600K", "1200K")
-MEASURE = "mse-0"
-LEFT_OUT = ("nll_e-0", "nll_e-plain")  # of timings: what "nll_jef-0" is timed for
 
 Results = dict[str, dict[str, Any]]
 Row = Sequence[str]
@@ -35,39 +28,18 @@ Row = Sequence[str]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cost", action="store_true", help="time predictions")
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
+    parser.parse_args()
     settle()
     torch.set_num_threads(1)
     there = [each for each in ARTIFACTS.values() if each.file.is_file() and each.shown]
-    if options.cost:
-        names = [each.name for each in there if each.name not in LEFT_OUT]
-        measure_cost(names, rounds=options.rounds)
-        return
     for each in there:
         judge(each)
     results = {each.name: found for each in there if (found := read(each)) is not None}
-    cost = json.loads(COST.read_text()) if COST.is_file() else {}
+    times = json.loads(cost.FILE.read_text()) if cost.FILE.is_file() else {}
     for lines in (accuracy(results), calibration(results), likelihood(results)):
         print(lines, end="\n\n")
-    print(detection(results, cost))
-    TABLE.write_text(json.dumps({"results": results, "cost": cost}, indent=1) + "\n")
-
-
-def measure_cost(names: list[str], *, rounds: int) -> None:
-    """Time and memory beside the measure, of batches of 16 and of 1, in results/cost.json."""
-    ordered = [MEASURE, *(name for name in names if name != MEASURE)]
-    potentials = {name: Potential.load(ARTIFACTS[name].file) for name in ordered}
-    frames = read_splits(make_config(potentials[MEASURE].config)).test["300K"]
-    found: dict[str, Any] = {}
-    for size in (16, 1):
-        contenders = compare(
-            potentials, frames[:size], timed=size, rounds=rounds * (1 if size == 16 else 5)
-        )
-        found[str(size)] = {each.name: vars(each.cost) for each in contenders}
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    COST.write_text(json.dumps(found, indent=1) + "\n")
+    print(detection(results, times))
+    TABLE.write_text(json.dumps({"results": results, "cost": times}, indent=1) + "\n")
 
 
 def accuracy(results: Results) -> str:
@@ -135,7 +107,7 @@ def likelihood(results: Results) -> str:
     return markdown(head, with_sigma(results), cells)
 
 
-def detection(results: Results, cost: dict[str, Any]) -> str:
+def detection(results: Results, costs: dict[str, Any]) -> str:
     """AUROC of 300 K against 1200 K, and the cost of predictions."""
     scores = ("energy_total", "energy_epistemic", "forces_mean_total", "forces_mean_epistemic")
     head = (
@@ -146,7 +118,7 @@ def detection(results: Results, cost: dict[str, Any]) -> str:
 
     def cells(found: dict[str, Any]) -> Row:
         areas = [fixed(found["auroc"].get(score)) for score in scores]
-        many, one = (cost.get(size, {}).get(found["name"]) for size in ("16", "1"))
+        many, one = (costs.get(size, {}).get(found["name"]) for size in ("16", "1"))
         if many is None or one is None:
             return [*areas, *"––––"]
         single = f"{one['time']:.2f}, {one['energy_time']:.2f}"

@@ -1,0 +1,112 @@
+"""What the predictions of the table's artifacts cost, beside one network of squared errors.
+
+    python benchmarks/posteriors/cost.py        needs an idle machine; writes results/cost.json
+
+One core, batches of 16 and of 1 structure of 27 atoms, graphs ready. Calls are made in turns and
+the least time of each counts. Force covariances in closed form, which take dozens of backward
+passes, are timed in a run of their own with fewer rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from artifacts import ARTIFACTS, RESULTS
+
+from bayrace.config import make_config
+from bayrace.data.cache import Dataset
+from bayrace.data.frame import Frame
+from bayrace.metrics.cost import Call, interleaved_times, peak_memory, relative_times
+from bayrace.potential import Potential
+from bayrace.process import settle
+from bayrace.run import read_splits
+from bayrace.types import GraphBatch
+
+FILE = RESULTS / "cost.json"
+MEASURE = "mse-0"
+SAME = ("nll_e-0", "nll_e-plain", "cholesky")  # cost what nll_jef-0 does
+
+Potentials = dict[str, Potential]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=12)
+    options = parser.parse_args()
+    settle()
+    torch.set_num_threads(1)
+    names = [each.name for each in ARTIFACTS.values() if each.file.is_file()]
+    chosen = [MEASURE, *(name for name in names if name not in (MEASURE, *SAME))]
+    potentials = {name: Potential.load(ARTIFACTS[name].file) for name in chosen}
+    frames = read_splits(make_config(potentials[MEASURE].config)).test["300K"]
+    found = {
+        "16": cost(potentials, frames[:16], rounds=options.rounds, slow_rounds=1),
+        "1": cost(potentials, frames[:1], rounds=4 * options.rounds, slow_rounds=3),
+    }
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+def cost(
+    potentials: Potentials, frames: Sequence[Frame], *, rounds: int, slow_rounds: int
+) -> dict[str, Any]:
+    """By name: seconds, ratios to the measure with all σ and with that of the energy, memory."""
+    batches = {name: batch_of(each, frames) for name, each in potentials.items()}
+    full: dict[str, Call] = {
+        name: partial(each.predict_batch, batches[name]) for name, each in potentials.items()
+    }
+    energy: dict[str, Call] = {
+        name: partial(each.predict_batch, batches[name], uncertainty="energy")
+        for name, each in potentials.items()
+    }
+    slow = [name for name in potentials if ARTIFACTS[name].every > 1]
+    fast = [name for name in potentials if name not in slow]
+    quick = timed([full[name] for name in fast] + list(energy.values()), rounds)
+    long = timed([full[MEASURE], *(full[name] for name in slow)], slow_rounds) if slow else []
+    ratios = dict(zip(fast, quick, strict=False)) | dict(zip(slow, long[1:], strict=True))
+    of_energy = dict(zip(potentials, quick[len(fast) :], strict=True))
+    memory = {name: weights(each) + peak(each, full[name]) for name, each in potentials.items()}
+    return {
+        name: {
+            "time": ratios[name],
+            "energy_time": of_energy[name],
+            "memory": memory[name],
+            "memory_ratio": memory[name] / memory[MEASURE],
+        }
+        for name in potentials
+    }
+
+
+def timed(calls: Sequence[Call], rounds: int) -> list[float]:
+    """Least times over that of the first call."""
+    return [float(ratio) for ratio in relative_times(interleaved_times(calls, rounds=rounds))]
+
+
+def batch_of(potential: Potential, frames: Sequence[Frame]) -> GraphBatch:
+    data = Dataset(
+        frames,
+        elements=potential.elements,
+        cutoff=potential.model.cutoff,
+        references=potential.references,
+    )
+    return data.batch(range(len(frames)), dtype=potential.dtype)[0]
+
+
+def peak(potential: Potential, call: Call) -> int:
+    return peak_memory(call, device=potential.device)
+
+
+def weights(potential: Potential) -> int:
+    """Bytes of the posterior and of the samples that predictions use."""
+    tensors = (*potential.posterior.tensors().values(), *potential.folded.values())
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+if __name__ == "__main__":
+    main()
