@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bayrace.active import label_process
+from bayrace.active.label_cluster import cluster
 from bayrace.active.label_process import Outcome, Task
 from bayrace.active.label_store import LabelStore, Row, bare
-from bayrace.active.oracle import Oracle, OracleError
+from bayrace.active.oracle import Oracle
 from bayrace.data.frame import DataError, Frame
 
 _log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ def label_frames(
         unique = dict(zip(hashes, frames, strict=True))
         run = _Run(labels, oracle, settings, unique, progress)
         if run.unfinished():
-            with _cluster(settings) as client:
+            with cluster(workers=settings.workers, scheduler=settings.scheduler) as client:
                 run.work(client)
         rows = labels.rows()
     return Labelling(
@@ -243,52 +244,6 @@ def _result(future: Any, frame: Frame) -> Outcome:
 
 def _name(hash_: str, tries: int) -> str:
     return f"bayrace-label-{hash_}-{tries}"
-
-
-@contextmanager
-def _cluster(settings: LabelSettings) -> Iterator[Any]:
-    """A client of the embedded cluster, or of a real one."""
-    try:
-        import distributed
-    except ImportError as error:
-        raise OracleError(
-            f"labelling needs dask.distributed ({error}); pip install 'bayrace[cluster]'"
-        ) from error
-    if settings.scheduler is not None:
-        with _connected(distributed.Client, settings.scheduler) as connected:
-            yield connected
-            connected.run(label_process.close_idle)
-        return
-    cluster: Any = distributed.LocalCluster
-    client: Any = distributed.Client
-    label_process.admit()
-    with (
-        cluster(
-            n_workers=settings.workers,
-            threads_per_worker=1,
-            processes=False,  # each worker's calculations have processes of their own
-            dashboard_address=None,
-            silence_logs=logging.ERROR,
-        ) as local,
-        client(local) as connected,
-    ):
-        try:
-            yield connected
-        finally:
-            label_process.dismiss()
-
-
-@contextmanager
-def _connected(client: Any, address: str) -> Iterator[Any]:
-    try:
-        connected = client(address, timeout=20)
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{address}: no dask scheduler answers there ({error}); start one with `dask "
-            "scheduler` and `dask worker`, or leave the address out to work on this machine"
-        ) from error
-    with connected:
-        yield connected
 
 
 @contextmanager

@@ -1,0 +1,58 @@
+"""Where labels are computed: a dask cluster within this process, or a real one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bayrace.active import label_process
+from bayrace.active.oracle import OracleError
+from bayrace.data.frame import DataError
+
+
+@contextmanager
+def cluster(*, workers: int, scheduler: str | None) -> Iterator[Any]:
+    """A client of a cluster of so many workers in this process, or of the one at an address."""
+    try:
+        import distributed
+    except ImportError as error:
+        raise OracleError(
+            f"labelling needs dask.distributed ({error}); pip install 'bayrace[cluster]'"
+        ) from error
+    if scheduler is not None:
+        with _connected(distributed.Client, scheduler) as connected:
+            yield connected
+            connected.run(label_process.close_idle)
+        return
+    make: Any = distributed.LocalCluster
+    client: Any = distributed.Client
+    label_process.admit()
+    with (
+        make(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=False,  # each worker's calculations have processes of their own
+            dashboard_address=None,
+            silence_logs=logging.ERROR,
+        ) as local,
+        client(local) as connected,
+    ):
+        try:
+            yield connected
+        finally:
+            label_process.dismiss()
+
+
+@contextmanager
+def _connected(client: Any, address: str) -> Iterator[Any]:
+    try:
+        connected = client(address, timeout=20)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{address}: no dask scheduler answers there ({error}); start one with `dask "
+            "scheduler` and `dask worker`, or leave the address out to work on this machine"
+        ) from error
+    with connected:
+        yield connected
