@@ -99,16 +99,18 @@ def scaled_nll(squared: np.ndarray, logdet: np.ndarray) -> float:
 
 def table(found: dict[str, Any]) -> str:
     rows = [
-        "| | set | F RMSE | NLL | turned | best scale: NLL | turned | whitened CE | turned |",
+        "| | set, frames | F RMSE | NLL | turned | best scale: NLL | turned | whitened CE | turned |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for form, sets in found.items():
         for at, each in sets.items():
             cells = [f"{1000 * each['given']['rmse']:.1f}"]
             for metric in ("nll", "scaled_nll", "whitened_ce"):
-                turned = [turn[metric] for turn in each["turned"]]
-                spread = f"{np.mean(turned):.4f} ± {np.std(turned):.4f}"
-                cells += [f"{each['given'][metric]:.4f}", spread]
+                given = each["given"][metric]
+                change = np.array([turn[metric] - given for turn in each["turned"]])
+                spread = f"{change.mean():+.4f} ± {change.std():.4f}"
+                tiny = f"{np.abs(change).max():.0e}"
+                cells += [f"{given:.4f}", tiny if np.abs(change).max() < 1e-6 else spread]
             rows.append(f"| {form} | {at}, {each['frames']} | {' | '.join(cells)} |")
     return "\n".join(rows)
 
