@@ -10,7 +10,7 @@ import torch
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import Robust, SquaredError
 from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import EnergyNoise, Lambdas, NoiseSpec, noise
+from bayrace.model.noise import NO_NOISE, EnergyNoise, Lambdas, NoiseSpec, noise
 from bayrace.model.race import Race
 from bayrace.nn.covariance import CovarianceForm
 from bayrace.testing import graph_of, random_frame, small_spec
@@ -250,3 +250,15 @@ def _alone(model: Race, batch: GraphBatch, labels: Labels) -> list[tuple[GraphBa
             )
         )
     return result
+
+
+def test_squared_error_of_the_stress_does_not_depend_on_the_axes() -> None:
+    """Shear counts twice, as in the tensor's norm."""
+    model, params, batch, labels = situation(NO_NOISE, stress=True)
+    outputs = evaluate(model, params, batch, stress=True)
+    assert outputs.stress is not None
+    squares = SquaredError(LAMBDAS, per_atom_energy=False, robust="none", huber_delta=1.0)
+    found = squares.loss(outputs, labels, batch).parts["stress"]
+    difference = (outputs.stress - labels.stress).double()
+    norm = difference[:, :3].square().sum(-1) + 2 * difference[:, 3:].square().sum(-1)
+    torch.testing.assert_close(found.double(), LAMBDAS.stress * norm.mean() / 6)

@@ -40,9 +40,9 @@ class IvonConfig(Section):
 
     lr: float = Field(default=0.05, gt=0, description="Learning rate at the start.")
     ess: Literal["structures", "atoms"] | Annotated[float, Field(gt=0)] = Field(
-        default="structures",
-        description="Effective sample size, a number or that of the training set: structures "
-        "(forces of a structure count as one label) or atoms (each atom's as one).",
+        default=1e5,
+        description="Effective sample size: a number, or that of the training set: structures "
+        "(the theory, but so hot that small sets diverge) or atoms.",
     )
     hess_init: float = Field(default=0.5, gt=0, description="Hessian before the first step.")
     betas: tuple[_Beta, _Beta] = Field(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayrace.likelihood.weights import atom_weight, present, residual, weighted_mean
 from bayrace.model.noise import Lambdas
+from bayrace.nn.covariance import to_mandel
 from bayrace.types import GraphBatch, Labels, LossParts, Outputs
 
 Robust = Literal["none", "huber", "l1"]
@@ -55,7 +56,8 @@ class SquaredError:
 
     def _stress(self, outputs: Outputs, labels: Labels) -> Tensor:
         assert outputs.stress is not None
-        error = self._measure(residual(outputs.stress, labels.stress)).mean(-1)
+        difference = to_mandel(residual(outputs.stress, labels.stress))  # turns like a vector
+        error = self._measure(difference).mean(-1)
         return weighted_mean(error, present(labels.stress), labels.weight)
 
     def _measure(self, error: Tensor) -> Tensor:
