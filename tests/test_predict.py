@@ -18,15 +18,14 @@ from bayrace.data.cache import Dataset
 from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import NO_NOISE, noise
+from bayrace.moments import concatenate, with_label_noise
 from bayrace.posterior import laplace
 from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.potential import Potential
 from bayrace.predict import (
-    concatenate,
     predict,
     predict_frames,
     reference_tensor,
-    with_label_noise,
 )
 from bayrace.types import GraphBatch, Prediction
 

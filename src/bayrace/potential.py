@@ -22,14 +22,13 @@ from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.model.noise import Lambdas
 from bayrace.model.race import Race
 from bayrace.model.spec import RaceSpec
+from bayrace.moments import concatenate, with_label_noise
 from bayrace.posterior import restore
 from bayrace.posterior.point import Point
 from bayrace.predict import (
     Uncertainty,
-    concatenate,
     predict,
     predict_frames,
-    with_label_noise,
 )
 from bayrace.train import checkpoint
 from bayrace.types import ClosedForm, GraphBatch, Noisy, Params, Posterior, Prediction

@@ -1,15 +1,12 @@
-"""The posterior predictive: moments of the mixture over weight samples (SPEC section 4).
+"""The posterior predictive: weight samples evaluated on batches, moments taken in float64.
 
-mean = average of μ_m;  aleatoric = average of Σ_m;  epistemic = covariance of the μ_m (1/M, the
-mixture's own);  total = their sum. Means and sums are taken in float64 whatever the model's dtype:
-one float32 ulp at 17 660 eV is 2 meV.
+Means and sums are float64 whatever the model's dtype: one float32 ulp at 17 660 eV is 2 meV.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -18,17 +15,8 @@ from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, NoisyModel, noise
-from bayrace.nn.covariance import isotropic_covariance
-from bayrace.types import (
-    ClosedForm,
-    GraphBatch,
-    Outputs,
-    Params,
-    Prediction,
-    Spread,
-    Uncertain,
-    log_determinant,
-)
+from bayrace.moments import mixture, with_spread
+from bayrace.types import ClosedForm, GraphBatch, Outputs, Params, Prediction
 
 References = Mapping[int, float] | Tensor
 """Energy of each isolated atom in eV: {Z: E0}, or (Z,) float64 in the order of the elements."""
@@ -77,14 +65,14 @@ def predict(
                 values = _side_by_side(one, members, batch, chunk_size)
             else:
                 values = _over_members(one, members, chunk_size)
-            return _mixture(values, batch, origin)
+            return mixture(values, batch, origin)
         mean = {name: value[0] for name, value in members.items()}
         outputs = evaluate(model, mean, batch, stress=stress)
         values = _values(model, outputs, batch, lambdas)
         single = {name: value.double().unsqueeze(0) for name, value in values.items()}
         full = uncertainty == "full"
         spread = closed.spread(model, mean, batch, outputs, forces=full, stress=full and stress)
-        return _with_spread(_mixture(single, batch, origin), spread, batch)
+        return with_spread(mixture(single, batch, origin), spread, batch)
 
 
 def predict_frames(
@@ -133,37 +121,6 @@ def predict_frames(
             progress(done)
 
 
-def concatenate(predictions: Sequence[Prediction]) -> Prediction:
-    """Join predictions of successive batches into one."""
-    if not predictions:
-        raise ValueError("no predictions to concatenate; give at least one frame")
-    stresses = [p.stress for p in predictions if p.stress is not None]
-    counts = torch.tensor([0] + [p.energy.mean.shape[0] for p in predictions]).cumsum(0)
-    return Prediction(
-        energy=_join([p.energy for p in predictions]),
-        forces=_join([p.forces for p in predictions]),
-        stress=_join(stresses) if len(stresses) == len(predictions) else None,
-        atomic_energy=torch.cat([p.atomic_energy for p in predictions]),
-        owner=torch.cat([p.owner + int(n) for p, n in zip(predictions, counts, strict=False)]),
-    )
-
-
-def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Prediction:
-    """The same with a constant, isotropic aleatoric part of these standard deviations added."""
-    changes: dict[str, Any] = {}
-    for name, std in noise.items():
-        value: Uncertain | None = getattr(prediction, name)
-        if value is None:
-            continue
-        scalar = value.aleatoric.shape == value.mean.shape
-        unit = 1.0 if scalar else isotropic_covariance(value.mean.shape[-1]).to(value.mean)
-        noise_variance = value.aleatoric + std**2 * unit
-        # all samples share it, where it is the only noise
-        log = noise_variance.log() if scalar else log_determinant(noise_variance)
-        changes[name] = replace(value, aleatoric=noise_variance, log_aleatoric=log)
-    return replace(prediction, **changes)
-
-
 def reference_tensor(references: References, elements: tuple[int, ...]) -> Tensor:
     """Isolated-atom energies (Z,) float64 eV in the order of `elements`."""
     if isinstance(references, Tensor):
@@ -188,23 +145,6 @@ def _values(
         spread = noise(outputs, batch, model.noise_spec, lambdas)._asdict()
         values |= {f"{name}_noise": value for name, value in spread.items() if value is not None}
     return values
-
-
-def _with_spread(prediction: Prediction, spread: Spread, batch: GraphBatch) -> Prediction:
-    """The same means with the epistemic part of a closed form; nan where it was not computed."""
-    order, stress = batch.restore, prediction.stress
-    forces = None if spread.forces is None else spread.forces[order]
-    return replace(
-        prediction,
-        energy=replace(prediction.energy, epistemic=spread.energy.double()),
-        forces=_replaced(prediction.forces, forces),
-        stress=None if stress is None else _replaced(stress, spread.stress),
-    )
-
-
-def _replaced(value: Uncertain, epistemic: Tensor | None) -> Uncertain:
-    unknown = torch.full_like(value.epistemic, torch.nan)
-    return replace(value, epistemic=unknown if epistemic is None else epistemic.double())
 
 
 def _over_members(
@@ -243,53 +183,6 @@ def _side_by_side(
 _EDGES = 30_000  # of a batch with copies: large enough to fill the machine, small enough for caches
 
 
-def _mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor) -> Prediction:
-    """Moments over members and file order; `values` are (M, ...) float64 in batch order."""
-    order = batch.restore
-    atomic = values["atomic"] + references.to(batch.species.device)[batch.species]
-    energy = atomic.new_zeros(atomic.shape[0], batch.structures)
-    energy.index_add_(1, batch.owner, atomic)  # float64, unlike the model's own sum
-    forces = _moments(values["forces"], values.get("forces_noise"))
-    stress = values.get("stress")
-    return Prediction(
-        energy=_scalar_moments(energy, values.get("energy_noise")),
-        forces=Uncertain(
-            forces.mean[order],
-            forces.aleatoric[order],
-            forces.epistemic[order],
-            log_aleatoric=None if forces.log_aleatoric is None else forces.log_aleatoric[order],
-        ),
-        stress=None if stress is None else _moments(stress, values.get("stress_noise")),
-        atomic_energy=atomic.mean(0)[order],
-        owner=batch.owner[order],
-    )
-
-
-def _scalar_moments(values: Tensor, noise_variance: Tensor | None) -> Uncertain:
-    """Moments of scalars (M, n); variances (n,)."""
-    mean = values[0] if len(values) == 1 else values.mean(0)
-    epistemic = (values - mean).square().mean(0)
-    if noise_variance is None:
-        return Uncertain(mean, torch.zeros_like(mean), epistemic)
-    log = noise_variance.log().mean(0)
-    return Uncertain(mean, noise_variance.mean(0), epistemic, log_aleatoric=log)
-
-
-def _moments(values: Tensor, noise_covariance: Tensor | None) -> Uncertain:
-    """Moments of vectors (M, n, d); covariances (n, d, d)."""
-    if len(values) == 1:  # one member agrees with itself; what is nan stays so
-        mean = values[0]
-        epistemic = (mean - mean).unsqueeze(-1).repeat(1, 1, values.shape[-1])
-    else:
-        mean = values.mean(0)
-        deviation = values - mean
-        epistemic = torch.einsum("mni,mnj->nij", deviation, deviation) / values.shape[0]
-    if noise_covariance is None:
-        return Uncertain(mean, torch.zeros_like(epistemic), epistemic)
-    log = log_determinant(noise_covariance).mean(0)
-    return Uncertain(mean, noise_covariance.mean(0), epistemic, log_aleatoric=log)
-
-
 def _by_edges(
     frames: Iterable[Frame], model: NoisyModel, budget: int
 ) -> Iterator[list[tuple[Frame, Graph]]]:
@@ -306,14 +199,3 @@ def _by_edges(
         edges += count
     if group:
         yield group
-
-
-def _join(parts: Sequence[Uncertain]) -> Uncertain:
-    logs = [part.log_aleatoric for part in parts if part.log_aleatoric is not None]
-    return Uncertain(
-        torch.cat([part.mean for part in parts]),
-        torch.cat([part.aleatoric for part in parts]),
-        torch.cat([part.epistemic for part in parts]),
-        parts[0].shape,
-        torch.cat(logs) if len(logs) == len(parts) else None,
-    )

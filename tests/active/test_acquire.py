@@ -16,8 +16,8 @@ from bayrace.active.acquire.diverse import greedy
 from bayrace.active.acquire.interface import Pool, over_atoms
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.model.noise import NO_NOISE, NoiseSpec
+from bayrace.moments import with_label_noise
 from bayrace.posterior.ensemble import Ensemble
-from bayrace.predict import with_label_noise
 from bayrace.testing import random_frame
 from bayrace.types import Prediction, Uncertain
 
