@@ -100,20 +100,25 @@ def excursion(
     *,
     rule: StopRule | None,
     every: int,
+    least: int = 0,
 ) -> Excursion:
-    """One run to its end."""
+    """One run to its end; the rule stops it after `least` steps or later."""
     visits: list[Visit] = []
     reason: Reason = "finished"
     message, last = f"{settings.steps} steps done", None
+    watch = rule if rule is None or least == 0 else replace(rule, action="record")
     try:
-        for look in simulate(potential, start, settings, rule=rule):
+        for look in simulate(potential, start, settings, rule=watch):
             last = look
-            if look.step % every == 0 or look.step == settings.steps or look.broken:
+            done = rule is not None and rule.action == "stop" and look.step >= least and look.broken
+            kept = look.broken and look.step >= least
+            if look.step % every == 0 or look.step == settings.steps or kept:
                 visits.append(_visit(look, start, settings))
+            if done and rule is not None:
+                reason, message = "uncertain", describe(look, rule)
+                break
     except ExplodedError as error:
         reason, message = "exploded", str(error)
-    if last is not None and last.broken and rule is not None and rule.action == "stop":
-        reason, message = "uncertain", describe(last, rule)
     return Excursion(
         start=start.label,
         temperature=settings.temperature,

@@ -8,6 +8,7 @@ import typer
 
 import bayrace
 from bayrace.cli import (
+    active,
     calibrate,
     compare,
     demo,
@@ -45,6 +46,7 @@ for _command in (
     select,
     md,
     label,
+    active,
     replay,
     validate,
     info,

@@ -1,0 +1,218 @@
+"""`bayrace active`: explore, select, label, train further, test, and again until it is enough."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bayrace.cli.common import Debug, console, friendly
+from bayrace.cli.train import Override
+from bayrace.loop.watch import Watch
+from bayrace.process import settle
+
+if TYPE_CHECKING:
+    from bayrace.active.label import Progress
+    from bayrace.config.loop import LoopConfig
+    from bayrace.loop.rounds import Ended
+    from bayrace.member import MemberProgress
+    from bayrace.report.rounds import Round
+
+_EVERY = 30.0  # s between signs of life within a step
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("active")(friendly(active))
+
+
+def active(
+    source: Annotated[Path, typer.Argument(help="A YAML file; see the example.")],
+    override: Override = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Forget the loop in the folder, labels included.")
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Let a potential find out what it does not know, and learn it.
+
+    Every round: dynamics from several structures at several temperatures, until it is uncertain;
+    choose the structures worth a label; label them; train all members further; calibrate; test.
+    After an interruption, however brutal, the same command goes on; no label is computed twice.
+
+    \b
+    Example, loop.yaml:
+      data: {train: start.xyz, valid: 4}        or potential: model.bayrace
+      test: {hot: hot.xyz}                      optional
+      oracle: gfn2
+      explore: {temperatures: [300, 600, 1000], structures: 4, steps: 2000}
+      select: {by: bald-ef, budget: 10}
+      tune: {epochs: 100}
+      stop: {labels: 100, error: 0.05, rounds: 20}
+
+    \b
+      bayrace active loop.yaml
+      bayrace active loop.yaml -o stop.labels=200      go on with a larger budget
+      bayrace active loop.yaml -o select.by=random -o output=runs/random
+
+    The folder holds loop.sqlite (all that was done, and all labels), report.html, rounds.json, the
+    newest model.bayrace and a folder for each round.
+    """
+    del debug
+    config = read_config(source, override or [])
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")  # it talks a lot
+    from bayrace.loop.rounds import run_loop
+
+    settle()
+    out = console()
+    describe(config, out)
+    ended = run_loop(config, watch=Lines(out), overwrite=overwrite)
+    conclude(ended, config, out)
+
+
+def read_config(source: Path, overrides: list[str]) -> LoopConfig:
+    """The configuration of a loop, whose folder is named after the file by default."""
+    from bayrace.config.load import make_section, read_yaml
+    from bayrace.config.loop import LoopConfig
+
+    raw = {"output": f"runs/{source.stem}"} | read_yaml(source)
+    if raw.get("data") is None:
+        raw.pop("data", None)
+    config = make_section(LoopConfig, raw, overrides, source=str(source))
+    if config.potential is None:
+        config.training(config.output)  # what only a whole training can refuse
+    return config
+
+
+def describe(config: LoopConfig, out: Console) -> None:
+    """Say what is about to happen."""
+    from bayrace.config.oracle import make_oracle
+
+    explore, stop = config.explore, config.stop
+    temperatures = ", ".join(f"{kelvin:g}" for kelvin in explore.temperatures)
+    limits = {
+        "labels": stop.labels,
+        "rounds": stop.rounds,
+        "force RMSE of eV/Å": stop.error,
+    }
+    until = ", ".join(f"{value:g} {name}" for name, value in limits.items() if value is not None)
+    begin = config.potential or ", ".join(config.data.train if config.data else ())
+    out.print(f"start    {escape(begin)}")
+    out.print(f"explore  {temperatures} K, up to {explore.steps * explore.timestep / 1000:g} ps")
+    out.print(f"select   {config.select.budget} a round by {config.select.by}")
+    out.print(f"label    {escape(make_oracle(config.oracle).method)}")
+    out.print(f"until    {until}")
+    out.print(f"folder   {escape(config.output)}")
+
+
+def conclude(ended: Ended, config: LoopConfig, out: Console) -> None:
+    """Print the table of all rounds, why it ended, and where everything is."""
+    out.print(rounds_table(ended.rounds))
+    out.print(f"ended: {ended.reason}", markup=False)
+    out.print(f"potential: {ended.model}", markup=False)
+    out.print(f"report: {Path(config.output) / 'report.html'}", markup=False)
+
+
+def rounds_table(rounds: Sequence[Round]) -> Table:
+    """One row for each round."""
+    sets = list(rounds[-1].errors)
+    heads = ("round", "labels", "failed", *sets, "newest", "σ at most", "runs ended")
+    table = Table(*heads, title="forces: RMSE and σ in meV/Å", title_justify="left")
+    for column in table.columns[:-1]:
+        column.justify = "right"
+    for each in rounds:
+        errors = [_milli(each.errors[name]["forces_rmse"]) for name in sets]
+        newest = _milli(each.newest["forces_rmse"] if each.newest else None)
+        stds = [run["forces_std"] for run in each.runs if run["forces_std"] is not None]
+        table.add_row(
+            str(each.number),
+            str(each.labels),
+            str(each.failed) if each.number else "–",
+            *errors,
+            newest,
+            _milli(max(stds, default=None)),
+            endings(each.runs),
+        )
+    return table
+
+
+def endings(runs: Sequence[Any]) -> str:
+    """How many runs ended in which way."""
+    reasons = [run["reason"] for run in runs]
+    kinds = dict.fromkeys(reasons)
+    return ", ".join(f"{reasons.count(kind)} {kind}" for kind in kinds) or "–"
+
+
+def _milli(value: float | None) -> str:
+    return "–" if value is None else f"{1000 * value:.1f}"
+
+
+class Lines(Watch):
+    """A line for each step, a table for each round, and a sign of life in long steps."""
+
+    def __init__(self, out: Console) -> None:
+        self._out, self._spoken, self._runs, self._new = out, time.monotonic(), 0, False
+
+    def begins(self, number: int, step: str) -> None:
+        """Begin to count anew."""
+        del number, step
+        self._spoken, self._runs, self._new = time.monotonic(), 0, True
+
+    def ends(self, number: int, step: str, result: Any, seconds: float | None) -> None:
+        """Say what came of a step."""
+        how = "found" if seconds is None else f"{seconds:.1f} s"
+        self._say(f"round {number}  {step:<8}  {said(step, result)}  ({how})")
+
+    def members(self, members: Sequence[MemberProgress]) -> None:
+        """Say how far training is."""
+        done = sum(member.state == "finished" for member in members)
+        busy = [f"{each.epoch}/{each.max_epochs}" for each in members if each.state == "running"]
+        self._now_and_then(f"{done}/{len(members)} members, epochs {', '.join(busy)}")
+
+    def labels(self, progress: Progress) -> None:
+        """Say how far labelling is."""
+        self._now_and_then(f"{progress.done}/{progress.total} labels")
+
+    def run(self, run: dict[str, Any]) -> None:
+        """Say how far exploration is."""
+        del run
+        self._runs += 1
+        self._now_and_then(f"{self._runs} runs")
+
+    def round(self, done: Round) -> None:
+        """Show a round, unless it was shown before an interruption."""
+        if self._new:
+            self._out.print(rounds_table([done]))
+            self._new = False
+
+    def _now_and_then(self, text: str) -> None:
+        if time.monotonic() - self._spoken > _EVERY:
+            self._spoken = time.monotonic()
+            self._say(f"  {text}")
+
+    def _say(self, text: str) -> None:
+        self._out.print(text, markup=False)
+
+
+def said(step: str, result: Any) -> str:
+    """What came of a step, in a few words."""
+    if step == "train":
+        return f"{result['train']} training and {result['valid']} validation structures"
+    if step == "explore":
+        return f"{len(result['runs'])} runs: {endings(result['runs'])}"
+    if step == "select":
+        return f"{len(result['chosen'])} of {result['pool']} structures"
+    if step == "label":
+        failed = result["uses"].count("failed")
+        rmse = _milli(result["newest"]["forces_rmse"])
+        lost = f", {failed} failed" if failed else ""
+        return f"{len(result['uses']) - failed} labels{lost}; they were wrong by {rmse} meV/Å"
+    errors = [f"{name} {_milli(each['forces_rmse'])}" for name, each in result.items()]
+    return f"forces RMSE, meV/Å: {', '.join(errors)}" if errors else "no test set"

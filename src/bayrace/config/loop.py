@@ -1,0 +1,202 @@
+"""Configuration of `bayrace active`: explore, select, label, train further, again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from bayrace.active.dynamics import DynamicsSettings
+from bayrace.active.stop import StopRule
+from bayrace.config.active import Name, SelectConfig, TuneConfig
+from bayrace.config.load import make_config
+from bayrace.config.oracle import LabelConfig, OracleConfig
+from bayrace.config.posteriors import PosteriorConfig, named_kind
+from bayrace.config.presets import fill_run
+from bayrace.config.schema import (
+    Config,
+    DataConfig,
+    LossConfig,
+    ModelConfig,
+    NamedPaths,
+    Paths,
+    TrainConfig,
+)
+from bayrace.config.section import Section
+
+TRAINING = ("data", "model", "loss", "train", "posterior")
+"""Sections of the first training; an existing potential has been through it."""
+
+
+class RuleConfig(Section):
+    """A run ends when P(|force error on any atom| > bound) > probability."""
+
+    bound: float = Field(default=0.5, gt=0, description="x, eV/Å.")
+    probability: float = Field(default=0.05, gt=0, lt=1, description="p.")
+    over: Literal["any", "max"] = Field(
+        default="any", description="Atoms: as if independent, or the worst alone."
+    )
+    action: Literal["stop", "record"] = Field(
+        default="stop", description="stop: the run ends there; record: it goes on."
+    )
+
+
+class ExploreConfig(Section):
+    """Dynamics from several structures at several temperatures."""
+
+    starts: Paths | None = Field(
+        default=None, description="Structures to start from; null: those of the training."
+    )
+    structures: Annotated[int, Field(ge=1)] | None = Field(
+        default=4, description="Of them, drawn at random in every round; null: all."
+    )
+    temperatures: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = Field(
+        default=(300.0, 600.0, 1000.0), description="K; every structure at each of them."
+    )
+    repeats: int = Field(default=1, ge=1, description="Runs of each structure and temperature.")
+    steps: int = Field(default=2000, ge=1, description="Of a run that nothing stops.")
+    least: int = Field(
+        default=20,
+        ge=0,
+        description="Steps before the rule may stop a run, so that something new is met even where "
+        "the start is uncertain.",
+    )
+    every: int = Field(default=20, ge=1, description="Steps between structures of the pool.")
+    look_every: int = Field(default=5, ge=1, description="Steps between looks at the uncertainty.")
+    ensemble: Literal["nve", "nvt", "npt"] = Field(default="nvt", description="Of the dynamics.")
+    timestep: float = Field(default=0.5, gt=0, description="fs.")
+    thermostat: Literal["langevin", "bussi"] = Field(default="langevin", description="nvt.")
+    friction: float = Field(default=0.01, gt=0, description="langevin: 1/fs.")
+    relaxation: float = Field(default=100.0, gt=0, description="bussi, npt: fs.")
+    barostat: Literal["mtk", "berendsen"] = Field(default="mtk", description="npt.")
+    pressure: float = Field(default=0.0, description="npt: GPa.")
+    pressure_relaxation: float = Field(default=1000.0, gt=0, description="npt: fs.")
+    compressibility: float = Field(default=0.5, gt=0, description="berendsen: 1/GPa.")
+    bias: float = Field(default=0.0, ge=0, description="τ: dynamics on E − τ·σ.")
+    rule: RuleConfig | None = Field(
+        default=RuleConfig(), description="What uncertain means; null: runs go on to their end."
+    )
+    workers: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Runs at a time; null: one per core."
+    )
+
+
+class LoopSelectConfig(SelectConfig):
+    """What is labelled of all that was visited."""
+
+    by: Name = Field(default="bald-ef", description="How to choose, as in bayrace select.")
+    budget: int = Field(default=10, ge=1, description="Labels of a round.")
+    valid: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Part of the new labels that joins the validation set, so that the calibration "
+        "knows them; they are labels like all others.",
+    )
+
+
+class StopConfig(Section):
+    """When it is enough: whichever comes first; null: never for this reason."""
+
+    labels: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Labels paid for, those of the start not counted."
+    )
+    error: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="RMSE of forces, eV/Å: of the worst test set; without one, of the newest "
+        "labels before they are trained on.",
+    )
+    rounds: Annotated[int, Field(ge=0)] | None = Field(default=10, description="Rounds.")
+    uncertain: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=0.0,
+        description="Part of the runs that met an uncertain structure: no more than this.",
+    )
+
+
+def _filled(raw: Any) -> Any:
+    """Presets under the sections of the training; ensembles unless another posterior is named."""
+    if not isinstance(raw, Mapping):
+        return raw
+    given = [name for name in TRAINING if raw.get(name) is not None]
+    if raw.get("potential") is not None:
+        if given:
+            raise ValueError(
+                f"{', '.join(given)}: of no use with potential, which is trained already; leave "
+                "out one or the other"
+            )
+        return raw
+    return fill_run({"posterior": "ensemble"} | dict(raw))
+
+
+class LoopConfig(Section):
+    """Active learning from labelled structures, or from a potential."""
+
+    seed: int = Field(default=0, ge=0, description="Of everything that is random.")
+    output: str = Field(default="runs/active", min_length=1, description="Folder of the loop.")
+    potential: Annotated[str, Field(min_length=1)] | None = Field(
+        default=None, description="To start from; null: one is trained first."
+    )
+    data: DataConfig | None = Field(default=None, description="Labelled structures to start from.")
+    model: ModelConfig = Field(default={}, validate_default=True, description="The network.")
+    loss: LossConfig = Field(default=LossConfig(), description="What training minimises.")
+    train: TrainConfig = Field(default=TrainConfig(), description="The first training.")
+    posterior: Annotated[PosteriorConfig, BeforeValidator(named_kind)] = Field(
+        default=PosteriorConfig(), description="Distribution over weights; default: ensemble."
+    )
+    test: NamedPaths = Field(
+        default={}, description="Labelled test files, as {name: path} or a list."
+    )
+    explore: ExploreConfig = Field(default=ExploreConfig(), description="Dynamics.")
+    select: LoopSelectConfig = Field(default=LoopSelectConfig(), description="What is labelled.")
+    oracle: OracleConfig = Field(default=OracleConfig(), description="What labels structures.")
+    label: LabelConfig = Field(default=LabelConfig(), description="How labels are computed.")
+    tune: TuneConfig = Field(default=TuneConfig(), description="How members learn from labels.")
+    calibrate: Literal["scale", "scale-element", "isotonic", "conformal", "none"] = Field(
+        default="scale", description="Of σ, on the validation set, after every training."
+    )
+    stop: StopConfig = Field(default=StopConfig(), description="When it is enough.")
+    workers: Annotated[int, Field(ge=1)] | None = Field(
+        default=None, description="Members trained at a time; null: one per core."
+    )
+    pin: bool = Field(default=True, description="Keep each member to its own core.")
+
+    _fill = model_validator(mode="before")(_filled)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> LoopConfig:
+        if self.potential is None and self.data is None:
+            raise ValueError("give data.train, or a potential to start from")
+        if self.data is not None and self.data.test:
+            raise ValueError("data.test: name test files under test, beside data")
+        stop = self.stop
+        if stop.labels is None and stop.error is None and stop.rounds is None:
+            raise ValueError("stop: give labels, error or rounds, or it may never end")
+        return self
+
+    def training(self, output: str) -> Config:
+        """The configuration of the first training."""
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in TRAINING}
+        return make_config({"seed": self.seed, "output": output, **sections}, source="loop")
+
+
+def dynamics_settings(config: ExploreConfig, *, seed: int) -> DynamicsSettings:
+    """What simulations are told; `explore.plan` puts temperatures and further seeds in."""
+    values = config.model_dump(
+        exclude={
+            "starts",
+            "structures",
+            "temperatures",
+            "repeats",
+            "every",
+            "least",
+            "rule",
+            "workers",
+        }
+    )
+    return DynamicsSettings(temperature=config.temperatures[0], seed=seed, **values)
+
+
+def stop_rule(config: ExploreConfig) -> StopRule | None:
+    """The rule of the runs."""
+    return None if config.rule is None else StopRule(**config.rule.model_dump())

@@ -1,0 +1,1 @@
+"""Active learning that closes the loop: explore, select, label, train, evaluate, and again."""

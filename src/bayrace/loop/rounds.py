@@ -1,0 +1,193 @@
+"""The loop: rounds of steps until there is a reason to stop.
+
+    from bayrace.loop.rounds import run_loop
+    ended = run_loop(config)
+    ended.reason, ended.rounds[-1].errors
+
+Killed at any moment and called again, it goes on with the step it was at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bayrace.config.loop import LoopConfig, StopConfig
+from bayrace.config.oracle import make_oracle
+from bayrace.loop import steps
+from bayrace.loop.orphans import adopt
+from bayrace.loop.state import STATE, State, locked
+from bayrace.loop.steps import Bench
+from bayrace.loop.watch import Watch
+from bayrace.report.page import render
+from bayrace.report.rounds import Round, rounds_report
+from bayrace.train.checkpoint import write_atomically
+
+ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
+_FREE = {"output", "stop", "label", "workers", "pin"}  # may change while a loop is going on
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where a loop ended, and why."""
+
+    rounds: list[Round]
+    reason: str
+    model: Path  # the newest potential
+
+
+def run_loop(config: LoopConfig, *, watch: Watch | None = None, overwrite: bool = False) -> Ended:
+    """Go on with the loop in `config.output` until it ends; `overwrite` begins anew."""
+    watch, folder = watch or Watch(), Path(config.output)
+    with locked(folder):
+        adopt(folder)
+        if overwrite:
+            clear(folder)
+        bench = Bench(config, State(folder / STATE), watch)
+        bench.state.claim(_settings(config))
+        rounds = [_first(bench)]
+        reason = None
+        while reason is None:
+            _tell(bench, rounds, None)
+            reason = enough(rounds, config.stop)
+            if reason is None:
+                found, reason = _next(bench, rounds[-1])
+                rounds.append(found)
+        _tell(bench, rounds, reason)
+        newest = max(each.number for each in rounds if bench.model(each.number).is_file())
+        write_atomically(folder / FINAL, bench.model(newest).read_bytes())
+    return Ended(rounds, reason, folder / FINAL)
+
+
+def enough(rounds: Sequence[Round], stop: StopConfig) -> str | None:
+    """Why to stop after a complete round; None to go on."""
+    last = rounds[-1]
+    judged = last.judged
+    if stop.error is not None and judged is not None and judged <= stop.error:
+        return f"the force RMSE is {1000 * judged:.3g} meV/Å, {1000 * stop.error:g} were asked for"
+    if stop.labels is not None and last.labels >= stop.labels:
+        return f"the budget of {stop.labels} labels is spent"
+    if stop.rounds is not None and last.number >= stop.rounds:
+        return f"{stop.rounds} rounds are done"
+    return None
+
+
+def certain(runs: Sequence[dict[str, Any]], stop: StopConfig) -> str | None:
+    """Why to stop after an exploration; None to go on."""
+    if stop.uncertain is None:
+        return None
+    met = sum(bool(run["uncertain"]) for run in runs)
+    if met > stop.uncertain * len(runs):
+        return None
+    some = "none" if met == 0 else f"only {met}"
+    return f"exploration is certain: {some} of {len(runs)} runs met an uncertain structure"
+
+
+def clear(folder: Path) -> None:
+    """Remove an earlier loop, and nothing else."""
+    for each in folder.glob("round-*"):
+        shutil.rmtree(each)
+    for name in (STATE, f"{STATE}-journal", f"{STATE}.lock", ROUNDS, REPORT, FINAL):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _first(bench: Bench) -> Round:
+    done = _step(bench, 0, "train", lambda: steps.train_first(bench))
+    found = _step(bench, 0, "evaluate", lambda: steps.judge(bench, 0))
+    seconds = bench.state.seconds(0)
+    return Round(0, 0, 0, 0, done["train"], done["valid"], found, None, seconds=seconds)
+
+
+def _next(bench: Bench, last: Round) -> tuple[Round, str | None]:
+    """A further round; the reason where it had to end early."""
+    config, number = bench.config, last.number + 1
+    runs = _step(bench, number, "explore", lambda: steps.explore(bench, number))["runs"]
+    ruled = config.explore.rule is not None
+    reason = certain(runs, config.stop) if ruled else None
+    picked: dict[str, Any] = {"chosen": [], "skipped": {}}
+    if reason is None:
+        left = None if config.stop.labels is None else config.stop.labels - last.labels
+        budget = config.select.budget if left is None else min(config.select.budget, left)
+        picked = _step(bench, number, "select", lambda: steps.choose(bench, number, budget=budget))
+        if not picked["chosen"]:
+            reason = "exploration found nothing that is unlike the known structures"
+    if reason is not None:
+        ended = Round(
+            **{**vars(last), "number": number, "failed": 0, "newest": None}
+            | {"runs": runs, "chosen": (), "skipped": picked["skipped"]}
+            | {"seconds": bench.state.seconds(number)}
+        )
+        return ended, reason
+    return _learn(bench, number, last, runs, picked), None
+
+
+def _learn(
+    bench: Bench, number: int, last: Round, runs: Sequence[Any], picked: dict[str, Any]
+) -> Round:
+    """Label what was picked, train and evaluate."""
+    new = _step(bench, number, "label", lambda: steps.label(bench, number, paid=last.labels))
+    done = _step(bench, number, "train", lambda: steps.tune(bench, number))
+    found = _step(bench, number, "evaluate", lambda: steps.judge(bench, number))
+    failed = new["uses"].count("failed")
+    chosen = [
+        {**pick, "use": use, "forces_rmse": rmse}
+        for pick, use, rmse in zip(picked["chosen"], new["uses"], new["forces_rmse"], strict=True)
+    ]
+    return Round(
+        number=number,
+        labels=last.labels + len(new["uses"]) - failed,
+        failed=failed,
+        calls=new["calls"],
+        train=done["train"],
+        valid=done["valid"],
+        errors=found,
+        newest=new["newest"],
+        runs=runs,
+        chosen=chosen,
+        skipped=picked["skipped"],
+        seconds=bench.state.seconds(number),
+    )
+
+
+def _step(bench: Bench, number: int, name: str, work: Callable[[], Any]) -> Any:
+    def announced() -> Any:
+        bench.watch.begins(number, name)
+        return work()
+
+    result, seconds = bench.state.once(number, name, announced)
+    bench.watch.ends(number, name, result, seconds)
+    return result
+
+
+def _settings(config: LoopConfig) -> dict[str, Any]:
+    """What a loop cannot change on its way."""
+    content: dict[str, Any] = config.model_dump(mode="json", exclude=_FREE)
+    content["explore"].pop("workers")
+    if config.potential is not None:
+        content["potential"] = hashlib.sha256(Path(config.potential).read_bytes()).hexdigest()
+    return content
+
+
+def _tell(bench: Bench, rounds: Sequence[Round], reason: str | None) -> None:
+    """Write the numbers and the page; they are made anew from the state, whatever was there."""
+    config = bench.config
+    if reason is None:
+        bench.watch.round(rounds[-1])
+    content = {"reason": reason, "rounds": [asdict(each) for each in rounds]}
+    write_atomically(bench.root / ROUNDS, json.dumps(content, indent=1).encode())
+    temperatures = ", ".join(f"{kelvin:g}" for kelvin in config.explore.temperatures)
+    facts = {
+        "folder": str(bench.root),
+        "oracle": make_oracle(config.oracle).method,
+        "chosen by": f"{config.select.by}, {config.select.budget} a round",
+        "explored at": f"{temperatures} K",
+        "posterior": config.posterior.kind if config.potential is None else "of the potential",
+        "training": f"{config.tune.epochs} epochs a round, from {config.tune.start}",
+    }
+    page = rounds_report(rounds, title="Active learning", facts=facts, reason=reason)
+    write_atomically(bench.root / REPORT, render(page).encode())

@@ -1,0 +1,117 @@
+"""What a loop has done: one row of an SQLite file per finished step, beside the labels.
+
+    loop_settings  what the loop was started with
+    loop_steps     round · step · result (JSON) · when · how long
+
+A step is either recorded with its result or was never done: it may be done again without harm.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from bayrace.data.frame import DataError
+
+STATE = "loop.sqlite"
+_PATIENCE = 60.0  # s to wait for another process that writes
+_TABLES = """
+CREATE TABLE IF NOT EXISTS loop_settings (content TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS loop_steps (
+    round INTEGER NOT NULL, step TEXT NOT NULL, result TEXT NOT NULL, ended REAL NOT NULL,
+    seconds REAL NOT NULL, PRIMARY KEY (round, step));
+"""
+
+
+class State:
+    """The steps of one loop."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._connected() as connection:
+            connection.executescript(_TABLES)
+
+    def claim(self, settings: Mapping[str, Any]) -> None:
+        """Remember what the loop is started with, and refuse to go on with anything else."""
+        with self._connected() as connection:
+            found = connection.execute("SELECT content FROM loop_settings").fetchone()
+            if found is None:
+                connection.execute("INSERT INTO loop_settings VALUES (?)", (json.dumps(settings),))
+                return
+        earlier = json.loads(found[0])
+        changed = [
+            key for key in sorted({*earlier, *settings}) if earlier.get(key) != settings.get(key)
+        ]
+        if changed:
+            raise DataError(
+                f"{self.path.parent}: was begun with other settings of {', '.join(changed)}; "
+                "restore them, choose another folder with -o output=..., or start anew with "
+                "--overwrite"
+            )
+
+    def result(self, number: int, step: str) -> Any:
+        """What a step came to; None if it is not done."""
+        with self._connected() as connection:
+            found = connection.execute(
+                "SELECT result FROM loop_steps WHERE round = ? AND step = ?", (number, step)
+            ).fetchone()
+        return None if found is None else json.loads(found[0])
+
+    def record(self, number: int, step: str, result: Any, *, seconds: float) -> None:
+        """A step is done."""
+        row = (number, step, json.dumps(result), time.time(), seconds)
+        with self._connected() as connection:
+            connection.execute("INSERT OR REPLACE INTO loop_steps VALUES (?, ?, ?, ?, ?)", row)
+
+    def seconds(self, number: int) -> dict[str, float]:
+        """How long the steps of a round took."""
+        with self._connected() as connection:
+            found = connection.execute(
+                "SELECT step, seconds FROM loop_steps WHERE round = ? ORDER BY ended", (number,)
+            ).fetchall()
+        return dict(found)
+
+    def once(self, number: int, step: str, work: Callable[[], Any]) -> tuple[Any, float | None]:
+        """The result of a step, done now unless it was before; seconds are None if it was."""
+        found = self.result(number, step)
+        if found is not None:
+            return found, None
+        begin = time.monotonic()
+        result = json.loads(json.dumps(work()))  # the same as when it is read again
+        seconds = time.monotonic() - begin
+        self.record(number, step, result, seconds=seconds)
+        return result, seconds
+
+    @contextmanager
+    def _connected(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as connection:
+                connection.execute("PRAGMA synchronous = FULL")
+                with connection:
+                    yield connection
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                f"{self.path}: cannot be used ({error}); it is no file of a loop, is damaged, or "
+                "lies where it cannot be written"
+            ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second loop out of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise DataError(
+                f"{folder}: another process works in it; wait for its end, or choose another "
+                "folder with -o output=..."
+            ) from None
+        yield
