@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from bayrace.potential import Potential
+
 
 @pytest.mark.slow
 def test_the_demo_ends_with_a_report(bayrace, tmp_path):
@@ -12,9 +14,12 @@ def test_the_demo_ends_with_a_report(bayrace, tmp_path):
     for key in ("parity-forces", "calibration-forces", "roc", "training-loss", "dynamics-energy"):
         assert f'data-panel="{key}"' in page
     assert "1000 K (never seen)" in page
-    assert f"Calculator(&quot;{tmp_path}/run/model.bayrace&quot;)" in page
+    assert f"Calculator(&quot;{tmp_path}/model.bayrace&quot;)" in page
     assert len(list(tmp_path.glob("*.png"))) == 5
     assert "forces are wrong by" in result.stdout
     assert "dynamics: 0.01 ps at 300 K" in result.stdout
     assert f"report: {tmp_path / 'report.html'}" in result.stdout
-    assert (tmp_path / "run" / "model.bayrace").is_file()
+    assert "AUROC" in result.stdout
+    potential = Potential.load(tmp_path / "model.bayrace")
+    assert potential.posterior.name == "llpr"
+    assert potential.calibration is not None

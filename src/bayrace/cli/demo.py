@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -43,7 +43,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=10, help="Steps of 0.5 fs of dynamics.")] = 2000,
     debug: Debug = False,
 ) -> None:
-    """Train on ethanol, evaluate, run molecular dynamics, and write a report.
+    """Train on ethanol, calibrate, evaluate, run molecular dynamics, and write a report.
 
     \b
     Examples:
@@ -52,9 +52,8 @@ def demo(
     """
     del debug
     out = console()
-    result = train_demo(output, max_time, out)
-    known, hot = result.evaluations
-    out.print(f"\n{verdict(known, hot)}\n")
+    result = calibrate_demo(output, train_demo(output, max_time, out))
+    out.print(f"\n{verdict(*result.evaluations)}\n")
     trajectory = simulate(result, steps, out)
     page = write_page(output, result, trajectory)
     out.print(f"report: {page.resolve()}")
@@ -81,6 +80,7 @@ def demo_config(output: Path, max_time: str) -> Config:
             "max_epochs": 100_000,
             "threads": 1,  # two gain little on molecules this small and lose much on a busy machine
         },
+        "posterior": {"kind": "llpr", "llpr": {"force_samples": 16}},
     }
     return make_config(raw, source="demo")
 
@@ -97,17 +97,37 @@ def train_demo(output: Path, max_time: str, out: Console) -> RunResult:
     return result
 
 
+def calibrate_demo(output: Path, result: RunResult) -> RunResult:
+    """Calibrate on the validation set, and evaluate again with the calibrated potential."""
+    from bayrace.cli.calibrate import fit
+    from bayrace.data.embedded import embedded_frames
+    from bayrace.run import evaluate_sets
+
+    valid = embedded_frames("ethanol-valid")
+    potential = fit(result.potential, valid, method="scale", name="validation set", batch=20_000)
+    potential.save(output / "model.bayrace")
+    sets = {KNOWN: embedded_frames("ethanol-test"), HOT: embedded_frames("ethanol-hot")}
+    return replace(result, potential=potential, evaluations=evaluate_sets(potential, sets))
+
+
 def verdict(known: Evaluation, hot: Evaluation) -> str:
-    """Whether the uncertainty saw the hot structures coming, in two lines."""
+    """Whether the uncertainty saw the hot structures coming, in three lines."""
+    from bayrace.metrics.ood import detections
+
     lines = []
     for each in (known, hot):
-        forces = each.accuracy.total.forces
-        assert forces is not None
-        spread = each.forces.spread() or 0.0
+        total = each.accuracy.total
+        assert total.energy is not None
+        assert total.forces is not None
+        energy, forces = each.energy.spread() or 0.0, each.forces.spread() or 0.0
         lines.append(
-            f"{each.name}: forces are wrong by {1000 * forces.rmse:.0f} meV/Å (RMSE); "
-            f"the model expected {1000 * spread:.0f} meV/Å"
+            f"{each.name}: energies are wrong by {1000 * total.energy.rmse:.0f} meV (RMSE), the "
+            f"model expected {1000 * energy:.0f}; forces are wrong by "
+            f"{1000 * total.forces.rmse:.0f} meV/Å, the model expected {1000 * forces:.0f}"
         )
+    found = detections(known.scores(), hot.scores())["energy_total"]
+    if found is not None:
+        lines.append(f"σ of the energy tells the two apart with an AUROC of {found.auroc:.2f}")
     return "\n".join(lines)
 
 
@@ -120,7 +140,7 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     from bayrace.data.embedded import embedded_frames
 
     start = embedded_frames("ethanol-test")[0]
-    settings = DynamicsSettings("nvt", 300.0, steps, timestep=TIMESTEP, look_every=5)
+    settings = DynamicsSettings("nvt", 300.0, steps, timestep=TIMESTEP, look_every=10)
     trajectory, begin = Trajectory(), time.monotonic()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task("molecular dynamics", total=steps)
@@ -144,13 +164,13 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
     from bayrace.data.embedded import embedded_frames
     from bayrace.report.build import build_report
     from bayrace.report.document import Code, Section
-    from bayrace.report.judged import judge
+    from bayrace.report.judged import judge_frames
     from bayrace.report.page import render
     from bayrace.report.panels.dynamics import dynamics_panels
     from bayrace.report.provenance import potential_facts
 
     write_figures(output, result, trajectory)
-    known, hot = result.evaluations
+    potential, file = result.potential, output / "model.bayrace"
     panels = dynamics_panels(
         time=trajectory.time,
         potential_energy=trajectory.potential_energy,
@@ -159,16 +179,16 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
     )
     report = build_report(
         [
-            judge(known, embedded_frames("ethanol-test"), role="test"),
-            judge(hot, embedded_frames("ethanol-hot"), role="ood"),
+            judge_frames(potential, embedded_frames("ethanol-test"), name=KNOWN, role="test"),
+            judge_frames(potential, embedded_frames("ethanol-hot"), name=HOT, role="ood"),
         ],
         title="bayrace demo: ethanol",
         subtitle=_INTRODUCTION,
-        facts=potential_facts(result.potential, result.folder / "model.bayrace"),
+        facts=potential_facts(potential, file),
         histories={"run": result.fit.history},
         extra=[
             Section("dynamics", "Molecular dynamics", _DYNAMICS, panels),
-            Section("use", "Use it", "", [Code(_USE.format(folder=result.folder))]),
+            Section("use", "Use it", "", [Code(_USE.format(file=file))]),
         ],
     )
     page = output / "report.html"
@@ -199,15 +219,17 @@ def write_figures(output: Path, result: RunResult, trajectory: Trajectory) -> No
 _INTRODUCTION = (
     "A small RACE network, trained for a few minutes on 400 structures of ethanol at 300 K, "
     "predicts energies, forces, and for each of them a variance: for each atom's force a 3×3 "
-    "covariance. Here are its errors on structures like those it has seen, and on hot ones it "
-    "has not, beside the σ it predicted. References are GFN2-xTB."
+    "covariance. Its noise heads say how large its errors are where it has learned; last-layer "
+    "rigidity (LLPR) says how far a structure is from that; a factor was fitted to the validation "
+    "set. Here are its errors on structures like those it has seen, and on hot ones it has not, "
+    "beside the σ it predicted. References are GFN2-xTB."
 )
 _DYNAMICS = "Langevin dynamics at 300 K with this potential, and the σ on the way."
 _USE = """from ase.io import read
 from bayrace import Calculator
 
 atoms = read("ethanol.xyz")
-atoms.calc = Calculator("{folder}/model.bayrace")
+atoms.calc = Calculator("{file}")
 print(atoms.get_potential_energy(), atoms.calc.results["energy_uncertainty"])
 print(atoms.get_forces(), atoms.calc.results["forces_uncertainty"])
 """
