@@ -99,7 +99,7 @@ def scaled_nll(squared: np.ndarray, logdet: np.ndarray) -> float:
 
 def table(found: dict[str, Any]) -> str:
     rows = [
-        "| | set, frames | F RMSE | NLL | turned | best scale: NLL | turned | whitened CE | turned |",
+        "| | frames | F RMSE | NLL | turned | best scale: NLL | turned | whitened CE | turned |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for form, sets in found.items():
