@@ -34,7 +34,7 @@ def cluster(*, workers: int, scheduler: str | None) -> Iterator[Any]:
             n_workers=workers,
             threads_per_worker=1,
             processes=False,  # each worker's calculations have processes of their own
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # None takes the port 8787 all the same
             silence_logs=logging.ERROR,
         ) as local,
         client(local) as connected,

@@ -1,7 +1,7 @@
 """The runs of an exploration as files, each written when it ends: a killed one goes on from there.
 
 Runs are spread over processes, `python -m bayrace.loop.runs`, which take a JSON document from their
-standard input. Run k belongs to process k modulo their number; what they leave are files only.
+standard input, and leave nothing but files.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,9 +26,10 @@ from bayrace.data.frame import DataError, Frame, LabelKeys
 from bayrace.data.read import read_frames
 from bayrace.data.write import write_frames
 from bayrace.potential import Potential
+from bayrace.process import settle
 from bayrace.train.checkpoint import write_atomically
 
-UNLABELLED = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
+KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
 STARTS = "starts.traj"
 _POLL = 0.1  # s
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -37,42 +38,80 @@ _SHOWN = 2000  # characters of an error
 
 @dataclass(frozen=True)
 class Exploration:
-    """What all processes of one exploration need to know."""
+    """One exploration, as everyone who takes part in it knows it."""
 
     model: str  # a file
     folder: str  # of the starts and the runs
+    starts: tuple[str, ...]  # what the starts are called
     config: ExploreConfig
     seed: int
 
     @property
-    def names(self) -> list[Path]:
-        """Files of the runs, in their order."""
-        starts = len(read_traj(Path(self.folder) / STARTS))
-        count = starts * len(self.config.temperatures) * self.config.repeats
+    def files(self) -> list[Path]:
+        """Of the runs, in their order."""
+        count = len(self.starts) * len(self.config.temperatures) * self.config.repeats
         return [Path(self.folder) / f"run-{number:03d}.json" for number in range(count)]
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process."""
+        return {**vars(self), "config": self.config.model_dump(mode="json")}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Exploration:
+        """The inverse of `to_json`."""
+        config = ExploreConfig.model_validate(content["config"])
+        return Exploration(**{**content, "config": config, "starts": tuple(content["starts"])})
 
 
 def explore_in_files(
-    exploration: Exploration, starts: Sequence[Frame], *, progress: Callable[[dict[str, Any]], None]
+    exploration: Exploration, frames: Sequence[Frame], *, progress: Callable[[dict[str, Any]], None]
 ) -> list[dict[str, Any]]:
-    """Simulate every start at every temperature, and return what is known of each run."""
-    folder = Path(exploration.folder)
-    write_frames(folder / STARTS, starts)
-    files = exploration.names
+    """Simulate from each of the frames at every temperature; what is known of each run."""
+    write_frames(Path(exploration.folder) / STARTS, frames)
     told = set()
 
     def tell() -> None:
-        for file in files:
+        for file in exploration.files:
             if file not in told and file.is_file():
                 told.add(file)
-                progress(json.loads(file.read_text(encoding="utf-8")))
+                progress(_read(file))
 
-    left = [file for file in files if not file.is_file()]
-    if left:
-        workers = min(exploration.config.workers or len(usable_cores()), len(left))
-        _work(exploration, workers, tell)
+    left = sum(not file.is_file() for file in exploration.files)
+    workers = min(exploration.config.workers or len(usable_cores()), left)
+    if workers > 1:
+        _in_processes(exploration, workers, tell)
+    elif workers:
+        perform(exploration, lambda: True, tell)
     tell()
-    return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return [_read(file) for file in exploration.files]
+
+
+def perform(
+    exploration: Exploration,
+    wanted: Callable[[], bool],
+    tell: Callable[[], None],
+    *,
+    share: tuple[int, int] = (0, 1),
+) -> None:
+    """Do those runs that are not done; of a share (k, n) only every n-th, from number k on."""
+    config = exploration.config
+    potential, rule = Potential.load(exploration.model), stop_rule(config)
+    settings = dynamics_settings(config, seed=exploration.seed)
+    starts = read_traj(Path(exploration.folder) / STARTS)
+    plans = plan(starts, config.temperatures, settings, repeats=config.repeats)
+    for number, (file, (start, planned)) in enumerate(zip(exploration.files, plans, strict=True)):
+        if number % share[1] != share[0] or file.is_file():
+            continue
+        if not wanted():
+            return
+        run = excursion(
+            potential, start, planned, rule=rule, every=config.every, least=config.least
+        )
+        if run.visits:
+            write_frames(file.with_suffix(".traj"), [visit.frame for visit in run.visits])
+        content = summary(run) | {"start": exploration.starts[start.index]}
+        write_atomically(file, json.dumps(content).encode())
+        tell()
 
 
 def pool_of(runs: Sequence[dict[str, Any]], folder: Path) -> list[Frame]:
@@ -87,7 +126,7 @@ def pool_of(runs: Sequence[dict[str, Any]], folder: Path) -> list[Frame]:
 
 def read_traj(path: Path) -> list[Frame]:
     """Frames as `write_frames` wrote them."""
-    return read_frames(str(path), keys=UNLABELLED, config_weights={}, require_labels=False)
+    return read_frames(str(path), keys=KEYS, config_weights={}, require_labels=False)
 
 
 def summary(run: Excursion) -> dict[str, Any]:
@@ -108,14 +147,17 @@ def summary(run: Excursion) -> dict[str, Any]:
     return {**{name: getattr(run, name) for name in kept}, "visits": visits}
 
 
-def _work(exploration: Exploration, workers: int, tell: Callable[[], None]) -> None:
-    """Run the processes to their end."""
-    environment = os.environ | dict.fromkeys(_POOLS, "1")
-    processes = []
+def _read(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def _in_processes(exploration: Exploration, workers: int, tell: Callable[[], None]) -> None:
+    processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
     try:
         for number in range(workers):
-            log = TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            processes.append((_start(exploration, number, workers, log, environment), log))
+            words = TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            processes.append((_start(exploration, (number, workers), words), words))
         while any(process.poll() is None for process, _ in processes):
             tell()
             time.sleep(_POLL)
@@ -132,17 +174,9 @@ def _work(exploration: Exploration, workers: int, tell: Callable[[], None]) -> N
 
 
 def _start(
-    exploration: Exploration, number: int, workers: int, log: Any, environment: dict[str, str]
+    exploration: Exploration, share: tuple[int, int], log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    job = {
-        "model": exploration.model,
-        "folder": exploration.folder,
-        "config": exploration.config.model_dump(mode="json"),
-        "seed": exploration.seed,
-        "number": number,
-        "workers": workers,
-        "parent": os.getpid(),
-    }
+    job = {"exploration": exploration.to_json(), "share": share, "parent": os.getpid()}
     with TemporaryFile() as description:
         description.write(json.dumps(job).encode())
         description.seek(0)
@@ -151,42 +185,22 @@ def _start(
             stdin=description,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=os.environ | dict.fromkeys(_POOLS, "1"),
         )
 
 
 def main() -> int:
     """Do the runs that standard input asks for, as long as the parent lives."""
-    from bayrace.process import settle
-
     job: dict[str, Any] = json.load(sys.stdin)
     settle()
-    config = ExploreConfig.model_validate(job["config"])
-    exploration = Exploration(job["model"], job["folder"], config, job["seed"])
+    first, count = job["share"]
     try:
-        potential = Potential.load(exploration.model)
-        settings = dynamics_settings(config, seed=exploration.seed)
-        starts = read_traj(Path(exploration.folder) / STARTS)
-        plans = plan(starts, config.temperatures, settings, repeats=config.repeats)
-        for number, (file, (start, planned)) in enumerate(
-            zip(exploration.names, plans, strict=True)
-        ):
-            if number % job["workers"] != job["number"] or file.is_file():
-                continue
-            if os.getppid() != job["parent"]:
-                return 1
-            run = excursion(
-                potential,
-                start,
-                planned,
-                rule=stop_rule(config),
-                every=config.every,
-                least=config.least,
-            )
-            if run.visits:
-                frames = [visit.frame for visit in run.visits]
-                write_frames(file.with_suffix(".traj"), frames)
-            write_atomically(file, json.dumps(summary(run)).encode())
+        perform(
+            Exploration.from_json(job["exploration"]),
+            lambda: os.getppid() == job["parent"],
+            lambda: None,
+            share=(first, count),
+        )
     except (ValueError, OSError) as error:  # their messages are for users
         print(error)
         return 2

@@ -31,7 +31,7 @@ from bayrace.data.split import frame_hashes
 from bayrace.data.write import write_frames
 from bayrace.ensemble import train_members
 from bayrace.folder import ENSEMBLE
-from bayrace.loop.runs import UNLABELLED, Exploration, explore_in_files, pool_of, read_traj
+from bayrace.loop.runs import KEYS, Exploration, explore_in_files, pool_of, read_traj
 from bayrace.loop.state import STATE, State
 from bayrace.loop.watch import Watch
 from bayrace.potential import Potential
@@ -73,7 +73,7 @@ class Bench:
     def tests(self) -> dict[str, list[Frame]]:
         """Test sets."""
         return {
-            name: split_isolated(read_frames(list(paths), keys=UNLABELLED, config_weights={}))[0]
+            name: split_isolated(read_frames(list(paths), keys=KEYS, config_weights={}))[0]
             for name, paths in self.config.test.items()
         }
 
@@ -112,14 +112,15 @@ def train_first(bench: Bench) -> dict[str, Any]:
 
 def explore(bench: Bench, number: int) -> dict[str, Any]:
     """Simulate with the newest potential."""
-    config = bench.config.explore
+    starts = _starts(bench, number)
     exploration = Exploration(
         model=str(bench.model(number - 1)),
         folder=str(bench.folder(number) / "explore"),
-        config=config,
+        starts=tuple(f"{Path(frame.source).name}, frame {frame.index}" for frame in starts),
+        config=bench.config.explore,
         seed=bench.seed(number),
     )
-    runs = explore_in_files(exploration, _starts(bench, number), progress=bench.watch.run)
+    runs = explore_in_files(exploration, starts, progress=bench.watch.run)
     return {"runs": [_brief(run) for run in runs]}
 
 
@@ -269,7 +270,7 @@ def _starts(bench: Bench, number: int) -> list[Frame]:
         frames = read_traj(bench.folder(0) / TRAIN)
     else:
         paths = list(config.starts)
-        frames = read_frames(paths, keys=UNLABELLED, config_weights={}, require_labels=False)
+        frames = read_frames(paths, keys=KEYS, config_weights={}, require_labels=False)
         frames = [frame for frame in frames if frame.config_type != "IsolatedAtom"]
     if not frames:
         raise ConfigError("explore.starts: no structures in these files; give at least 1")

@@ -21,6 +21,7 @@ from bayrace.report.document import (
 )
 from bayrace.report.panels.accuracy import MILLI
 
+STEPS = ("explore", "select", "label", "train", "evaluate")
 REASONS = ("finished", "uncertain", "exploded")
 NEWEST = "newest labels, before training"
 _LATEST = 3  # rounds whose choices are listed
@@ -284,7 +285,7 @@ def _chosen(rounds: Sequence[Round]) -> list[Section]:
 
 
 def _times(rounds: Sequence[Round]) -> Table:
-    steps = list(dict.fromkeys(step for each in rounds for step in each.seconds))
+    steps = [step for step in STEPS if any(step in each.seconds for each in rounds)]
     rows = [[each.number, *(each.seconds.get(step) for step in steps)] for each in rounds]
     return Table("times", "Seconds of each step", "", ("round", *steps), rows)
 
