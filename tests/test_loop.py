@@ -316,11 +316,21 @@ def moments(log: Path, folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_killed_again_and_again(settings: Settings, log: Path, tmp_path: Path) -> None:
-    """Each kill comes at a random moment after something more was done."""
+@pytest.mark.parametrize(("posterior", "kills", "longest"), [("point", 5, 1.0), ("ensemble", 3, 9)])
+def test_killed_again_and_again(
+    settings: Settings, log: Path, tmp_path: Path, posterior: str, kills: int, longest: float
+) -> None:
+    """Each kill comes at a random moment after something more was done.
+
+    An ensemble is trained, and explores, in processes that outlive the kill.
+    """
     file, folder = tmp_path / "loop.yaml", tmp_path / "loop"
-    kills = int(os.environ.get("BAYRACE_KILLS", "5"))
-    raw = settings(oracle={"seconds": 0.3}, label={"workers": 2})
+    kills = int(os.environ.get("BAYRACE_KILLS", kills))
+    rounds = max(2, kills // 3)
+    raw = settings(oracle={"seconds": 0.3}, label={"workers": 2}, stop={"rounds": rounds})
+    if posterior == "ensemble":
+        raw["posterior"] = {"kind": "ensemble", "ensemble": {"members": 2}}
+        raw["explore"]["workers"] = 2
     file.write_text(yaml.safe_dump(raw), "utf-8")
     random = np.random.default_rng(0)
     for _ in range(kills):
@@ -330,20 +340,19 @@ def test_killed_again_and_again(settings: Settings, log: Path, tmp_path: Path) -
             while moments(log, folder) == before and process.poll() is None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
-            time.sleep(random.uniform(0.0, 1.0))
+            time.sleep(random.uniform(0.0, longest))
             process.kill()
-            process.communicate()
-        if process.returncode == 0:
-            break
-        assert process.returncode == -signal.SIGKILL
+            printed, _ = process.communicate()
+        assert process.returncode == -signal.SIGKILL, printed
     with start(file) as process:
-        printed, _ = process.communicate(timeout=200)
+        printed, _ = process.communicate(timeout=300)
     assert process.returncode == 0, printed
-    assert "ended: 2 rounds are done" in printed
+    assert f"ended: {rounds} rounds are done" in printed
     names = Counter(log.read_text("utf-8").splitlines())
     assert set(names.values()) == {1}, names  # each structure began once and ended once
-    assert lines(log) == {"start": 8, "end": 8}
+    labels = json.loads((folder / "rounds.json").read_text("utf-8"))["rounds"][-1]
+    assert lines(log) == {"start": labels["labels"], "end": labels["labels"]}
     store = LabelStore(folder / "loop.sqlite")
-    assert [row.state for row in store.rows().values()] == ["done"] * 8
-    content = json.loads((folder / "rounds.json").read_text("utf-8"))
-    assert content["rounds"][-1]["train"] + content["rounds"][-1]["valid"] == 12 + 8
+    assert [row.state for row in store.rows().values()] == ["done"] * labels["labels"]
+    assert labels["labels"] > 2 * rounds
+    assert labels["train"] + labels["valid"] == 12 + labels["labels"]
