@@ -331,6 +331,7 @@ def test_killed_again_and_again(
     if posterior == "ensemble":
         raw["posterior"] = {"kind": "ensemble", "ensemble": {"members": 2}}
         raw["explore"]["workers"] = 2
+        raw["select"]["by"] = "bald-ef"
     file.write_text(yaml.safe_dump(raw), "utf-8")
     random = np.random.default_rng(0)
     for _ in range(kills):

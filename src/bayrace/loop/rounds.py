@@ -19,10 +19,10 @@ from typing import Any
 
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.config.oracle import make_oracle
-from bayrace.loop import steps
+from bayrace.loop import gather, learn
+from bayrace.loop.bench import Bench
 from bayrace.loop.orphans import adopt
 from bayrace.loop.state import STATE, State, locked
-from bayrace.loop.steps import Bench
 from bayrace.loop.watch import Watch
 from bayrace.report.page import render
 from bayrace.report.rounds import Round, rounds_report
@@ -97,8 +97,8 @@ def clear(folder: Path) -> None:
 
 
 def _first(bench: Bench) -> Round:
-    done = _step(bench, 0, "train", lambda: steps.train_first(bench))
-    found = _step(bench, 0, "evaluate", lambda: steps.judge(bench, 0))
+    done = _step(bench, 0, "train", lambda: learn.train_first(bench))
+    found = _step(bench, 0, "evaluate", lambda: learn.judge(bench, 0))
     seconds = bench.state.seconds(0)
     return Round(0, 0, 0, 0, done["train"], done["valid"], found, None, seconds=seconds)
 
@@ -106,14 +106,14 @@ def _first(bench: Bench) -> Round:
 def _next(bench: Bench, last: Round) -> tuple[Round, str | None]:
     """A further round; the reason where it had to end early."""
     config, number = bench.config, last.number + 1
-    runs = _step(bench, number, "explore", lambda: steps.explore(bench, number))["runs"]
+    runs = _step(bench, number, "explore", lambda: gather.explore(bench, number))["runs"]
     ruled = config.explore.rule is not None
     reason = certain(runs, config.stop) if ruled else None
     picked: dict[str, Any] = {"chosen": [], "skipped": {}}
     if reason is None:
         left = None if config.stop.labels is None else config.stop.labels - last.labels
         budget = config.select.budget if left is None else min(config.select.budget, left)
-        picked = _step(bench, number, "select", lambda: steps.choose(bench, number, budget=budget))
+        picked = _step(bench, number, "select", lambda: gather.choose(bench, number, budget=budget))
         if not picked["chosen"]:
             reason = "exploration found nothing that is unlike the known structures"
     if reason is not None:
@@ -130,9 +130,9 @@ def _learn(
     bench: Bench, number: int, last: Round, runs: Sequence[Any], picked: dict[str, Any]
 ) -> Round:
     """Label what was picked, train and evaluate."""
-    new = _step(bench, number, "label", lambda: steps.label(bench, number, paid=last.labels))
-    done = _step(bench, number, "train", lambda: steps.tune(bench, number))
-    found = _step(bench, number, "evaluate", lambda: steps.judge(bench, number))
+    new = _step(bench, number, "label", lambda: gather.label(bench, number, paid=last.labels))
+    done = _step(bench, number, "train", lambda: learn.tune(bench, number))
+    found = _step(bench, number, "evaluate", lambda: learn.judge(bench, number))
     failed = new["uses"].count("failed")
     chosen = [
         {**pick, "use": use, "forces_rmse": rmse}

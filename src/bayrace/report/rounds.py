@@ -37,7 +37,7 @@ class Round:
     calls: int  # of the oracle, so far
     train: int  # structures
     valid: int
-    errors: Mapping[str, Mapping[str, float | None]]  # test set; see `bayrace.loop.steps.errors`
+    errors: Mapping[str, Mapping[str, float | None]]  # test set; see `bayrace.loop.learn.errors`
     newest: Mapping[str, float | None] | None  # the same of the new labels, before training
     runs: Sequence[Mapping[str, Any]] = ()  # of the exploration, without what they visited
     chosen: Sequence[Mapping[str, Any]] = ()
