@@ -283,6 +283,8 @@ def test_a_step_is_done_once(tmp_path: Path) -> None:
         ({"rounds": 3}, "rounds"),
         ({"stop": {"rounds": None}}, "or it may never end"),
         ({"data": None}, "give data.train, or a potential"),
+        ({"select": {"by": "bald-ef"}}, "posterior point has but one"),
+        ({"loss": {"kind": "mse"}}, "predicts no uncertainty"),
     ],
 )
 def test_wrong_settings_are_refused(

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bayrace.cli.common import Debug, console, friendly
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 from bayrace.cli.train import Override
 from bayrace.loop.watch import Watch
 from bayrace.process import settle
@@ -73,7 +73,12 @@ def active(
     settle()
     out = console()
     describe(config, out)
-    ended = run_loop(config, watch=Lines(out), overwrite=overwrite)
+    try:
+        with Lines(out) as lines:
+            ended = run_loop(config, watch=lines, overwrite=overwrite)
+    except KeyboardInterrupt:
+        out.print(f"stopped and saved; continue with: bayrace active {escape(str(source))} ...")
+        raise typer.Exit(INTERRUPTED) from None
     conclude(ended, config, out)
 
 
@@ -155,18 +160,31 @@ def _milli(value: float | None) -> str:
 
 
 class Lines(Watch):
-    """A line for each step, a table for each round, and a sign of life in long steps."""
+    """A line for each step, a table for each round, and signs of life in long steps.
+
+    On a terminal those are a line that changes, elsewhere a new one now and then.
+    """
 
     def __init__(self, out: Console) -> None:
         self._out, self._spoken, self._runs, self._new = out, time.monotonic(), 0, False
+        self._status = out.status("")
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
 
     def begins(self, number: int, step: str) -> None:
         """Begin to count anew."""
-        del number, step
         self._spoken, self._runs, self._new = time.monotonic(), 0, True
+        if self._out.is_terminal:
+            self._status.update(f"round {number}  {step}")
+            self._status.start()
 
     def ends(self, number: int, step: str, result: Any, seconds: float | None) -> None:
         """Say what came of a step."""
+        self._status.stop()
         how = "found" if seconds is None else f"{seconds:.1f} s"
         self._say(f"round {number}  {step:<8}  {said(step, result)}  ({how})")
 
@@ -193,7 +211,9 @@ class Lines(Watch):
             self._new = False
 
     def _now_and_then(self, text: str) -> None:
-        if time.monotonic() - self._spoken > _EVERY:
+        if self._out.is_terminal:
+            self._status.update(escape(text))
+        elif time.monotonic() - self._spoken > _EVERY:
             self._spoken = time.monotonic()
             self._say(f"  {text}")
 

@@ -169,10 +169,27 @@ class LoopConfig(Section):
             raise ValueError("give data.train, or a potential to start from")
         if self.data is not None and self.data.test:
             raise ValueError("data.test: name test files under test, beside data")
+        if self.potential is None:
+            self._knows_enough()
         stop = self.stop
         if stop.labels is None and stop.error is None and stop.rounds is None:
             raise ValueError("stop: give labels, error or rounds, or it may never end")
         return self
+
+    def _knows_enough(self) -> None:
+        """Refuse what would turn out after the first training: uncertainties that are missing."""
+        if self.posterior.kind != "point":
+            return
+        if self.select.by.startswith("bald"):
+            raise ValueError(
+                f"select.by {self.select.by} asks what weights do not know, and posterior point "
+                "has but one; use posterior: ensemble, or select.by: variance"
+            )
+        if self.loss.kind == "mse" and (self.explore.rule or self.calibrate != "none"):
+            raise ValueError(
+                "loss mse with posterior point predicts no uncertainty; use posterior: ensemble, "
+                "or explore.rule: null and calibrate: none"
+            )
 
     def training(self, output: str) -> Config:
         """The configuration of the first training."""

@@ -16,7 +16,7 @@ from bayrace.loop.state import State
 from bayrace.loop.watch import Watch
 
 MODEL, TRAIN, VALID = "model.bayrace", "train.traj", "valid.traj"
-CHOSEN, LABELLED = "chosen.traj", "labelled.traj"
+CHOSEN, LABELLED, JUDGED = "chosen.traj", "labelled.traj", "judged.npz"
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,12 +22,13 @@ from bayrace.data.check import check_frame
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Frame
 from bayrace.data.read import read_frames
 from bayrace.data.write import write_frames
-from bayrace.loop.bench import CHOSEN, LABELLED, TRAIN, Bench
+from bayrace.loop.bench import CHOSEN, JUDGED, LABELLED, TRAIN, Bench
 from bayrace.loop.learn import errors
 from bayrace.loop.runs import KEYS, Exploration, explore_in_files, pool_of, read_traj
 from bayrace.loop.state import STATE
 from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation, evaluate
+from bayrace.report.rounds import Round, Shown
 
 
 def explore(bench: Bench, number: int) -> dict[str, Any]:
@@ -89,6 +90,7 @@ def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
         )
     write_frames(folder / LABELLED, found.labelled)
     judged = evaluate(Potential.load(bench.model(number - 1)), found.labelled, name="newest")
+    np.savez(folder / JUDGED, error=judged.forces.error, std=judged.forces.std)
     return {
         "uses": _uses(found, paid, config.select.valid),
         "failures": list(found.failures.values()),
@@ -98,24 +100,49 @@ def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
     }
 
 
+def check_files(bench: Bench) -> None:
+    """Read everything that is needed only later, so that mistakes are found at once."""
+    _ = bench.tests
+    if bench.config.explore.starts is not None:
+        _all_starts(bench)
+
+
+def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
+    """The newest labels as they were predicted, for the page."""
+    labelled = [each for each in rounds if each.newest is not None]
+    if not labelled:
+        return []
+    last = labelled[-1]
+    folder = bench.folder(last.number)
+    frames = read_traj(folder / LABELLED)
+    ends = np.cumsum([len(frame.numbers) for frame in frames])[:-1]
+    with np.load(folder / JUDGED, allow_pickle=False) as arrays:
+        errors, stds = (np.split(arrays[name], ends) for name in ("error", "std"))
+    picks = [pick for pick in last.chosen if pick["use"] != "failed"]
+    return [Shown(*each) for each in zip(picks, frames, errors, stds, strict=True)]
+
+
 def _starts(bench: Bench, number: int) -> list[Frame]:
     """The structures that a round's runs begin from."""
-    config = bench.config.explore
-    if config.starts is None:
-        frames = read_traj(bench.folder(0) / TRAIN)
-    else:
-        paths = list(config.starts)
-        frames = read_frames(paths, keys=KEYS, config_weights={}, require_labels=False)
-        frames = [frame for frame in frames if frame.config_type != ISOLATED_TYPE]
+    frames, wanted = _all_starts(bench), bench.config.explore.structures
+    if wanted is None or wanted >= len(frames):
+        return frames
+    random = np.random.default_rng([bench.config.seed, number])
+    chosen = np.sort(random.choice(len(frames), wanted, replace=False))
+    return [frames[place] for place in chosen]
+
+
+def _all_starts(bench: Bench) -> list[Frame]:
+    paths = bench.config.explore.starts
+    if paths is None:
+        return read_traj(bench.folder(0) / TRAIN)
+    frames = read_frames(list(paths), keys=KEYS, config_weights={}, require_labels=False)
+    frames = [frame for frame in frames if frame.config_type != ISOLATED_TYPE]
     if not frames:
         raise ConfigError("explore.starts: no structures in these files; give at least 1")
     for frame in frames:
         check_frame(frame)
-    if config.structures is None or config.structures >= len(frames):
-        return frames
-    random = np.random.default_rng([bench.config.seed, number])
-    chosen = np.sort(random.choice(len(frames), config.structures, replace=False))
-    return [frames[place] for place in chosen]
+    return frames
 
 
 def _brief(run: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ Killed at any moment and called again, it goes on with the step it was at.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from bayrace.config.load import ConfigError
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.config.oracle import make_oracle
 from bayrace.loop import gather, learn
@@ -44,12 +46,14 @@ class Ended:
 def run_loop(config: LoopConfig, *, watch: Watch | None = None, overwrite: bool = False) -> Ended:
     """Go on with the loop in `config.output` until it ends; `overwrite` begins anew."""
     watch, folder = watch or Watch(), Path(config.output)
+    _require_cluster()
     with locked(folder):
         adopt(folder)
         if overwrite:
             clear(folder)
         bench = Bench(config, State(folder / STATE), watch)
         bench.state.claim(_settings(config))
+        gather.check_files(bench)
         rounds = [_first(bench)]
         reason = None
         while reason is None:
@@ -164,6 +168,13 @@ def _step(bench: Bench, number: int, name: str, work: Callable[[], Any]) -> Any:
     return result
 
 
+def _require_cluster() -> None:
+    """Complain before the first training rather than after it."""
+    for module in ("distributed", "psutil"):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"labelling needs {module}; pip install 'bayrace[cluster]'")
+
+
 def _settings(config: LoopConfig) -> dict[str, Any]:
     """What a loop cannot change on its way."""
     content: dict[str, Any] = config.model_dump(mode="json", exclude=_FREE)
@@ -189,5 +200,11 @@ def _tell(bench: Bench, rounds: Sequence[Round], reason: str | None) -> None:
         "posterior": config.posterior.kind if config.potential is None else "of the potential",
         "training": f"{config.tune.epochs} epochs a round, from {config.tune.start}",
     }
-    page = rounds_report(rounds, title="Active learning", facts=facts, reason=reason)
+    page = rounds_report(
+        rounds,
+        title="Active learning",
+        facts=facts,
+        reason=reason,
+        shown=gather.shown(bench, rounds),
+    )
     write_atomically(bench.root / REPORT, render(page).encode())

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bayrace.data.frame import Frame, symbols_of
 from bayrace.report.document import (
     Axis,
     Cell,
@@ -17,14 +19,20 @@ from bayrace.report.document import (
     Panel,
     Report,
     Section,
+    Structure,
+    Structures,
     Table,
 )
 from bayrace.report.panels.accuracy import MILLI
+from bayrace.report.structures import MOST_ATOMS
+
+Array = NDArray[np.float64]
 
 STEPS = ("explore", "select", "label", "train", "evaluate")
 REASONS = ("finished", "uncertain", "exploded")
 NEWEST = "newest labels, before training"
 _LATEST = 3  # rounds whose choices are listed
+_VIEWED = 12  # structures in the viewer
 
 
 @dataclass(frozen=True)
@@ -59,10 +67,28 @@ class Round:
         return max((value for value in found if value is not None), default=None)
 
 
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A structure of n atoms that was chosen, and its forces before it was trained on."""
+
+    pick: Mapping[str, Any]  # one of `Round.chosen`
+    frame: Frame
+    error: Array  # (n, 3) eV/Å, prediction minus label
+    std: Array  # (n, 3) eV/Å
+
+
 def rounds_report(
-    rounds: Sequence[Round], *, title: str, facts: Mapping[str, str], reason: str | None
+    rounds: Sequence[Round],
+    *,
+    title: str,
+    facts: Mapping[str, str],
+    reason: str | None,
+    shown: Sequence[Shown] = (),
 ) -> Report:
-    """The page; `reason` says why the loop ended, None while it goes on."""
+    """The page; `reason` says why the loop ended, None while it goes on.
+
+    `shown` are structures of the last round with labels, for the 3D viewer.
+    """
     last = rounds[-1]
     sections = [
         Section(
@@ -72,7 +98,7 @@ def rounds_report(
             [*_curves(rounds), _rounds_table(rounds)],
         ),
         *_explored(rounds),
-        *_chosen(rounds),
+        *_chosen(rounds, shown),
         Section("time", "Where did the time go?", "", [_times(rounds)]),
     ]
     return Report(
@@ -240,7 +266,7 @@ def _count(each: Round, reason: str) -> int:
     return sum(run["reason"] == reason for run in each.runs)
 
 
-def _chosen(rounds: Sequence[Round]) -> list[Section]:
+def _chosen(rounds: Sequence[Round], shown: Sequence[Shown]) -> list[Section]:
     latest = [each for each in rounds if each.chosen][-_LATEST:]
     columns = (
         "round",
@@ -279,9 +305,35 @@ def _chosen(rounds: Sequence[Round]) -> list[Section]:
             "chosen",
             "What was chosen, and why?",
             "",
-            [Table("chosen", f"The last {len(latest)} round(s)", caption, columns, rows)],
+            [
+                Table("chosen", f"The last {len(latest)} round(s)", caption, columns, rows),
+                *_viewer(shown),
+            ],
         )
     ]
+
+
+def _viewer(shown: Sequence[Shown]) -> list[Structures]:
+    small = [each for each in shown if len(each.frame.numbers) <= MOST_ATOMS][:_VIEWED]
+    found = [
+        Structure(
+            title=f"choice {place}",
+            detail=f"{each.pick['temperature']:g} K, {each.pick['time']:g} fs: {each.pick['why']}",
+            symbols=[symbols_of([number]) for number in each.frame.numbers],
+            positions=each.frame.positions
+            if each.frame.pbc.any()
+            else each.frame.positions - each.frame.positions.mean(axis=0),
+            cell=each.frame.cell if each.frame.pbc.any() else None,
+            spread=MILLI * np.sqrt(np.mean(each.std**2, axis=1)) if each.std.any() else None,
+            error=MILLI * each.error,
+        )
+        for place, each in enumerate(small, start=1)
+    ]
+    caption = (
+        "The newest labels as the potential saw them before. Colour: predicted σ of the force on "
+        "each atom; arrows: error of the force, prediction minus label."
+    )
+    return [Structures(caption, found)] if found else []
 
 
 def _times(rounds: Sequence[Round]) -> Table:
