@@ -81,7 +81,7 @@ def test_kill_nine_of_all_and_resume_with_and_without_a_whole_checkpoint(bayrace
     assert {path: path.stat().st_mtime_ns for path in first.iterdir()} == before
     assert len((second / "history.jsonl").read_text().splitlines()) == 8
     info = bayrace("info", folder / "model.bayrace")
-    assert "ensemble, 2 members" in info.stdout
+    assert "ensemble, 2 weight samples" in info.stdout
     refused = bayrace("train", folder, "--members", "2")
     assert refused.exit_code == 2
     assert "holds an ensemble of 2; continue it with --resume" in refused.stderr

@@ -135,7 +135,7 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     """Dynamics at 300 K from a training structure, with a progress bar."""
     from rich.progress import Progress
 
-    from bayrace.active.dynamics import DynamicsSettings
+    from bayrace.active.dynamics import DynamicsSettings, ExplodedError
     from bayrace.active.dynamics import simulate as looks
     from bayrace.data.embedded import embedded_frames
 
@@ -144,17 +144,21 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     trajectory, begin = Trajectory(), time.monotonic()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task("molecular dynamics", total=steps)
-        for look in looks(result.potential, start, settings):
-            trajectory.time.append(look.time)
-            trajectory.potential_energy.append(look.energy)
-            trajectory.temperature.append(look.temperature)
-            trajectory.force_spread.append(look.forces_std)
-            progress.update(task, completed=look.step)
+        try:
+            for look in looks(result.potential, start, settings):
+                trajectory.time.append(look.time)
+                trajectory.potential_energy.append(look.energy)
+                trajectory.temperature.append(look.temperature)
+                trajectory.force_spread.append(look.forces_std)
+                progress.update(task, completed=look.step)
+        except ExplodedError as error:  # of a network that was trained for seconds
+            out.print(f"dynamics ended early: {error}; train longer with --max-time")
     trajectory.seconds = time.monotonic() - begin
+    simulated = trajectory.time[-1]
     out.print(
-        f"dynamics: {steps * TIMESTEP / 1000:.2g} ps at 300 K in {trajectory.seconds:.0f} s, "
-        f"{1000 * trajectory.seconds / steps:.1f} ms a step, mean temperature "
-        f"{sum(trajectory.temperature) / len(trajectory.temperature):.0f} K"
+        f"dynamics: {simulated / 1000:.2g} ps at 300 K in {trajectory.seconds:.0f} s, "
+        f"{1000 * trajectory.seconds * TIMESTEP / max(simulated, TIMESTEP):.1f} ms a step, mean "
+        f"temperature {sum(trajectory.temperature) / len(trajectory.temperature):.0f} K"
     )
     return trajectory
 
