@@ -33,7 +33,7 @@ from bayrace.loop.rounds import Ended, certain, enough, run_loop
 from bayrace.loop.state import State, locked
 from bayrace.loop.watch import Watch
 from bayrace.potential import Potential
-from bayrace.report.rounds import Round
+from bayrace.report.round import Round
 
 COUNTING = Path(__file__).with_name("active") / "counting.py"
 STEPS = ["explore", "select", "label", "train", "evaluate"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bayrace.config.loop import LoopConfig
     from bayrace.loop.rounds import Ended
     from bayrace.member import MemberProgress
-    from bayrace.report.rounds import Round
+    from bayrace.report.round import Round
 
 _EVERY = 30.0  # s between signs of life within a step
 

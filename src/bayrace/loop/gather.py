@@ -28,7 +28,7 @@ from bayrace.loop.runs import KEYS, Exploration, explore_in_files, pool_of, read
 from bayrace.loop.state import STATE
 from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation, evaluate
-from bayrace.report.rounds import Round, Shown
+from bayrace.report.round import Round, Shown
 
 
 def explore(bench: Bench, number: int) -> dict[str, Any]:

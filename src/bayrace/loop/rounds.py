@@ -27,7 +27,8 @@ from bayrace.loop.orphans import adopt
 from bayrace.loop.state import STATE, State, locked
 from bayrace.loop.watch import Watch
 from bayrace.report.page import render
-from bayrace.report.rounds import Round, rounds_report
+from bayrace.report.round import Round
+from bayrace.report.rounds import rounds_report
 from bayrace.train.checkpoint import write_atomically
 
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"

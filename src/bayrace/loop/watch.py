@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # commands show their help without torch
     from bayrace.active.label import Progress
     from bayrace.member import MemberProgress
-    from bayrace.report.rounds import Round
+    from bayrace.report.round import Round
 
 
 class Watch:
