@@ -196,9 +196,29 @@ def test_failing_calls_do_not_end_it(settings: Settings, log: Path) -> None:
 def test_an_oracle_that_always_fails_ends_it(settings: Settings, log: Path) -> None:
     raw = settings(oracle={"failing": 1.0}, label={"retries": 1})
     for _ in range(2):  # the second time nothing is tried again
-        with pytest.raises(DataError, match=r"none of the 4 structures.*no convergence"):
+        with pytest.raises(DataError, match=r"none of the structures of round 1.*no conv"):
             run(raw)
         assert lines(log) == {"start": 8}
+
+
+def test_a_round_without_labels_is_bad_luck(settings: Settings, log: Path) -> None:
+    """Calls 0, 3 and 6 of every ten fail: the first of round 1, and the only one of round 2."""
+    raw = settings(oracle={"failing": 0.3}, label={"retries": 0}, select={"budget": 3})
+    raw["stop"] = {"rounds": 3, "labels": 3}
+    ended = run(raw)
+    assert [(each.labels, each.failed) for each in ended.rounds] == [(0, 0), (2, 1), (2, 1), (3, 0)]
+    assert ended.rounds[2].errors == ended.rounds[1].errors
+    assert ended.rounds[2].newest is None
+    assert ended.reason == "the budget of 3 labels is spent"
+
+
+def test_folders_of_something_else_are_left_alone(settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "loop").mkdir()
+    (tmp_path / "loop" / "model.bayrace").write_text("mine", "utf-8")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError, match=r"holds other files \(model.bayrace\) and no loop"):
+            run(settings(), overwrite=overwrite)
+    assert (tmp_path / "loop" / "model.bayrace").read_text("utf-8") == "mine"
 
 
 class TestStop:

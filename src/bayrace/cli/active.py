@@ -231,8 +231,11 @@ def said(step: str, result: Any) -> str:
         return f"{len(result['chosen'])} of {result['pool']} structures"
     if step == "label":
         failed = result["uses"].count("failed")
-        rmse = _milli(result["newest"]["forces_rmse"])
         lost = f", {failed} failed" if failed else ""
-        return f"{len(result['uses']) - failed} labels{lost}; they were wrong by {rmse} meV/Å"
+        counted = f"{len(result['uses']) - failed} labels{lost}"
+        newest = result["newest"]
+        if newest is None:
+            return counted
+        return f"{counted}; they were wrong by {_milli(newest['forces_rmse'])} meV/Å"
     errors = [f"{name} {_milli(each['forces_rmse'])}" for name, each in result.items()]
     return f"forces RMSE, meV/Å: {', '.join(errors)}" if errors else "no test set"

@@ -57,7 +57,7 @@ class Bench:
         parts: dict[str, list[Frame]] = {"training": [], "validation": []}
         for number in range(1, upto + 1):
             uses = [use for use in self.state.result(number, "label")["uses"] if use != "failed"]
-            frames = read_traj(self.folder(number) / LABELLED)
+            frames = read_traj(self.folder(number) / LABELLED) if uses else []
             for use, frame in zip(uses, frames, strict=True):
                 parts[use].append(frame)
         return parts["training"], parts["validation"]

@@ -82,22 +82,21 @@ def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
         settings=label_settings(config.label),
         progress=bench.watch.labels,
     )
+    uses = _uses(found, paid, config.select.valid)
+    result: dict[str, Any] = {
+        "uses": uses,
+        "failures": list(found.failures.values()),
+        "newest": None,
+        "forces_rmse": [None for _ in uses],
+        "calls": LabelStore(bench.root / STATE).calls(),
+    }
     if not found.labelled:
-        last = list(found.failures.values())[-1]
-        raise DataError(
-            f"none of the {len(found.frames)} structures of round {number} could be labelled; "
-            f"correct the oracle, or raise label.retries, and start again. The last error: {last}"
-        )
+        _refuse_silence(bench, number, result["failures"][-1])
+        return result
     write_frames(folder / LABELLED, found.labelled)
     judged = evaluate(Potential.load(bench.model(number - 1)), found.labelled, name="newest")
     np.savez(folder / JUDGED, error=judged.forces.error, std=judged.forces.std)
-    return {
-        "uses": _uses(found, paid, config.select.valid),
-        "failures": list(found.failures.values()),
-        "newest": errors(judged),
-        "forces_rmse": _by_structure(judged, found),
-        "calls": LabelStore(bench.root / STATE).calls(),
-    }
+    return {**result, "newest": errors(judged), "forces_rmse": _by_structure(judged, found)}
 
 
 def check_files(bench: Bench) -> None:
@@ -114,6 +113,8 @@ def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
         return []
     last = labelled[-1]
     folder = bench.folder(last.number)
+    if not (folder / JUDGED).is_file():  # somebody has cleaned up
+        return []
     frames = read_traj(folder / LABELLED)
     ends = np.cumsum([len(frame.numbers) for frame in frames])[:-1]
     with np.load(folder / JUDGED, allow_pickle=False) as arrays:
@@ -191,6 +192,16 @@ def _failed(bench: Bench, number: int) -> list[Frame]:
             frames = read_traj(bench.folder(earlier) / CHOSEN)
             found += [f for f, use in zip(frames, uses, strict=True) if use == "failed"]
     return found
+
+
+def _refuse_silence(bench: Bench, number: int, last: str) -> None:
+    """One round without a label may be bad luck; the first, or a second in a row, is not."""
+    earlier = bench.state.result(number - 1, "label") if number > 1 else None
+    if earlier is None or earlier["newest"] is None:
+        raise DataError(
+            f"none of the structures of round {number} could be labelled; correct the oracle, or "
+            f"raise label.retries, and start again. The last error: {last}"
+        )
 
 
 def _uses(found: Labelling, paid: int, share: float) -> list[str]:

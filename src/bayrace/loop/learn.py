@@ -17,7 +17,7 @@ from bayrace.folder import ENSEMBLE
 from bayrace.loop.bench import MODEL, TRAIN, VALID, Bench
 from bayrace.potential import Potential
 from bayrace.report.evaluation import Evaluation, evaluate
-from bayrace.train.checkpoint import LAST
+from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.train.signals import stop_on_signals
 from bayrace.tuning import fine_tune, training_frames
 
@@ -42,6 +42,9 @@ def tune(bench: Bench, number: int) -> dict[str, Any]:
     """Train all members further on everything there is, and calibrate what comes of it."""
     config, folder = bench.config, bench.folder(number) / "tune"
     train, valid = bench.data(number)
+    if bench.state.result(number, "label")["newest"] is None:  # nothing to learn from
+        write_atomically(bench.model(number), bench.model(number - 1).read_bytes())
+        return {"train": len(train), "valid": len(valid)}
     if not any((folder / "run" / marker).is_file() for marker in (ENSEMBLE, LAST)):
         shutil.rmtree(folder / "run", ignore_errors=True)  # killed before there was anything
     with stop_on_signals() as stop:

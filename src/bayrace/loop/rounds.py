@@ -49,6 +49,7 @@ def run_loop(config: LoopConfig, *, watch: Watch | None = None, overwrite: bool 
     watch, folder = watch or Watch(), Path(config.output)
     _require_cluster()
     with locked(folder):
+        _refuse_others(folder)
         adopt(folder)
         if overwrite:
             clear(folder)
@@ -94,11 +95,23 @@ def certain(runs: Sequence[dict[str, Any]], stop: StopConfig) -> str | None:
 
 
 def clear(folder: Path) -> None:
-    """Remove an earlier loop, and nothing else."""
-    for each in folder.glob("round-*"):
-        shutil.rmtree(each)
+    """Remove an earlier loop, and nothing else; the state first, so that no half is taken on."""
     for name in (STATE, f"{STATE}-journal", f"{STATE}.lock", ROUNDS, REPORT, FINAL):
         (folder / name).unlink(missing_ok=True)
+    for each in folder.glob("round-*"):
+        shutil.rmtree(each)
+
+
+def _refuse_others(folder: Path) -> None:
+    """Refuse a folder that is used for something else."""
+    if (folder / STATE).is_file():
+        return
+    names = [each.name for each in folder.iterdir() if not each.name.startswith(("round-", "."))]
+    if names:
+        raise ConfigError(
+            f"output: {folder} holds other files ({', '.join(sorted(names)[:3])}) and no loop; "
+            "choose another folder with -o output=..."
+        )
 
 
 def _first(bench: Bench) -> Round:
