@@ -301,6 +301,7 @@ def test_a_step_is_done_once(tmp_path: Path) -> None:
         ({"explore": {"temperature": [300]}}, r"explore.temperature.*temperatures"),
         ({"select": {"by": "bold"}}, "select.by"),
         ({"rounds": 3}, "rounds"),
+        ({"explore": {"every": 12}}, "no multiple of look_every 5"),
         ({"stop": {"rounds": None}}, "or it may never end"),
         ({"data": None}, "give data.train, or a potential"),
         ({"select": {"by": "bald-ef"}}, "posterior point has but one"),

@@ -81,6 +81,15 @@ class ExploreConfig(Section):
         default=None, description="Runs at a time; null: one per core."
     )
 
+    @model_validator(mode="after")
+    def _looks_where_it_keeps(self) -> ExploreConfig:
+        if self.every % self.look_every:
+            raise ValueError(
+                f"every {self.every} is no multiple of look_every {self.look_every}, and only what "
+                "is looked at can be kept; change one of them"
+            )
+        return self
+
 
 class LoopSelectConfig(SelectConfig):
     """What is labelled of all that was visited."""
