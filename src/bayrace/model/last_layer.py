@@ -191,10 +191,21 @@ def last_layer_spread(
 
 
 def _rows(total: Tensor, inputs: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    for place in range(len(total)):
-        yield torch.autograd.grad(
-            total[place], inputs, retain_graph=place + 1 < len(total), materialize_grads=True
+    """Derivatives of each feature, several backward passes at a time."""
+    chosen = torch.eye(len(total), dtype=total.dtype, device=total.device)
+    for start in range(0, len(total), _TOGETHER):
+        gradients = torch.autograd.grad(
+            total,
+            inputs,
+            chosen[start : start + _TOGETHER],
+            retain_graph=start + _TOGETHER < len(total),
+            is_grads_batched=True,
+            materialize_grads=True,
         )
+        yield from zip(*gradients, strict=True)
+
+
+_TOGETHER = 16  # halves the time for one molecule and costs little memory
 
 
 def _hidden(hidden: Tensor | None) -> Tensor:
