@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from bayrace.calibrate import conformal, isotonic, scale
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.data.frame import Frame
+from bayrace.data.labels import label_arrays
 from bayrace.data.split import fingerprint
 from bayrace.types import Prediction, Uncertain
 
@@ -67,18 +67,12 @@ class _Part:
 
 
 def _part(frames: Sequence[Frame], prediction: Prediction) -> _Part:
-    energy = [math.nan if frame.energy is None else frame.energy for frame in frames]
-    forces = [_or_nan(frame.forces, (len(frame.numbers), 3)) for frame in frames]
-    stress = [_or_nan(frame.stress, (6,)) for frame in frames]
+    labels = label_arrays(frames)
     return _Part(
-        _standardised(np.array(energy, dtype=np.float64), prediction.energy),
-        _standardised(np.concatenate(forces), prediction.forces),
-        _standardised(np.stack(stress), prediction.stress),
+        _standardised(labels.energy, prediction.energy),
+        _standardised(labels.forces, prediction.forces),
+        _standardised(labels.stress, prediction.stress),
     )
-
-
-def _or_nan(label: Array | None, shape: tuple[int, ...]) -> Array:
-    return np.full(shape, np.nan) if label is None else label
 
 
 def _standardised(label: Array, value: Uncertain | None) -> Array:

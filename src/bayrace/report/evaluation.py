@@ -5,7 +5,6 @@ A long stream is fine: a few numbers per label are kept, no covariances.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bayrace.data.labels import label_arrays
 from bayrace.data.read import Frame
 from bayrace.metrics.accuracy import Accuracy, accuracy
 from bayrace.metrics.ood import structure_scores
@@ -187,24 +187,18 @@ class _Part:
 def _watched(batches: Batches, parts: list[_Part]) -> Iterator[tuple[Sequence[Frame], Prediction]]:
     """Pass batches on, keeping labels, means and σ of each in `parts`."""
     for frames, prediction in batches:
-        energy = [math.nan if frame.energy is None else frame.energy for frame in frames]
-        forces = [_or_nan(frame.forces, (len(frame.numbers), 3)) for frame in frames]
-        stress = [_or_nan(frame.stress, (6,)) for frame in frames]
-        compared = _compare(np.concatenate(forces), prediction.forces)
+        labels = label_arrays(frames)
+        compared = _compare(labels.forces, prediction.forces)
         covariance = prediction.forces.total.numpy(force=True)
         parts.append(
             _Part(
-                _compare(np.array(energy, dtype=np.float64), prediction.energy),
+                _compare(labels.energy, prediction.energy),
                 compared,
-                _compare(np.stack(stress), prediction.stress),
+                _compare(labels.stress, prediction.stress),
                 Distances(*mahalanobis(compared.error, covariance)),
             )
         )
         yield frames, prediction
-
-
-def _or_nan(label: Array | None, shape: tuple[int, ...]) -> Array:
-    return np.full(shape, np.nan) if label is None else label
 
 
 def _compare(label: Array, value: Uncertain | None) -> Compared:
