@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from bayrace.config import make_config
 from bayrace.config.build import lambdas, race_spec
 from bayrace.data.cache import Dataset
 from bayrace.data.frame import Frame
+from bayrace.metrics.cost import interleaved_times
 from bayrace.model.noise import NoiseSpec
 from bayrace.model.race import Race
 from bayrace.posterior import llpr
@@ -106,15 +107,8 @@ def batch_of(potential: Potential, frames: list[Frame]) -> GraphBatch:
 
 def in_turns(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
     """Median seconds of each call, taken in turns."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        call()
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+    medians = np.median(interleaved_times(list(calls.values()), rounds=rounds), axis=0)
+    return dict(zip(calls, medians.tolist(), strict=True))
 
 
 def main() -> None:

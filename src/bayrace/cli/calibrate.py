@@ -12,6 +12,7 @@ from rich.progress import Progress
 from bayrace.cli.common import (
     Debug,
     Device,
+    EdgeBudget,
     EnergyKey,
     ForcesKey,
     ModelFile,
@@ -46,7 +47,7 @@ def calibrate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Default: MODEL-calibrated.bayrace.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    batch: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,

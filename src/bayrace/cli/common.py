@@ -18,6 +18,7 @@ P = ParamSpec("P")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+EdgeBudget = Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")]
 ModelFile = Annotated[Path, typer.Argument(help="A potential, as bayrace train writes it.")]
 EnergyKey = Annotated[str | None, typer.Option(help="Key of the energy; default: as in training.")]
 ForcesKey = Annotated[str | None, typer.Option(help="Key of the forces; default: as in training.")]

@@ -15,6 +15,7 @@ from rich.text import Text
 from bayrace.cli.common import (
     Debug,
     Device,
+    EdgeBudget,
     EnergyKey,
     ForcesKey,
     StressKey,
@@ -64,7 +65,7 @@ def compare(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all numbers (eV, Å) here.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    batch: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -122,7 +123,7 @@ def read_set(potentials: dict[str, Potential], file: str, keys: LabelKeys) -> li
     """The frames of a file, with a warning for each potential that has seen some."""
     from bayrace.cli.evaluate import read_labelled, warn_if_seen
 
-    frames = read_labelled(file, keys)
+    frames = read_labelled([file], keys)
     for name, potential in potentials.items():
         warn_if_seen(potential, frames, f"{name}: {Path(file).name}")
     return frames

@@ -14,7 +14,9 @@ from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 
 if TYPE_CHECKING:
     from bayrace.config import Config
+    from bayrace.data.frame import Frame
     from bayrace.report.evaluation import Evaluation
+    from bayrace.report.judged import Judged, Role
     from bayrace.run import RunResult
 
 KNOWN, HOT = "300 K (as trained)", "1000 K (never seen)"
@@ -52,10 +54,11 @@ def demo(
     """
     del debug
     out = console()
-    result = calibrate_demo(output, train_demo(output, max_time, out))
+    trained = train_demo(output, max_time, out)
+    result = calibrate_demo(output, trained)
     out.print(f"\n{verdict(*result.evaluations)}\n")
     trajectory = simulate(result, steps, out)
-    page = write_page(output, result, trajectory)
+    page = write_page(output, result, trajectory, raw=trained.evaluations)
     out.print(f"report: {page.resolve()}")
 
 
@@ -163,18 +166,33 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     return trajectory
 
 
-def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
-    """Figures as PNG files, and the report as one HTML page."""
+def write_page(
+    output: Path, result: RunResult, trajectory: Trajectory, *, raw: tuple[Evaluation, ...]
+) -> Path:
+    """Figures as PNG files, and the report as one HTML page; `raw` is before the calibration."""
+    from bayrace.calibrate.seen import overlap
     from bayrace.data.embedded import embedded_frames
     from bayrace.report.build import build_report
     from bayrace.report.document import Code, Section
-    from bayrace.report.judged import judge_frames
+    from bayrace.report.judged import judge
     from bayrace.report.page import render
     from bayrace.report.panels.dynamics import dynamics_panels
     from bayrace.report.provenance import potential_facts
 
     write_figures(output, result, trajectory)
     potential, file = result.potential, output / "model.bayrace"
+    known, hot = embedded_frames("ethanol-test"), embedded_frames("ethanol-hot")
+
+    def judged(frames: list[Frame], place: int, role: Role) -> Judged:
+        return judge(
+            result.evaluations[place],
+            frames,
+            role=role,
+            raw=raw[place],
+            calibration=potential.calibration,
+            seen=overlap(potential.frames, frames),
+        )
+
     panels = dynamics_panels(
         time=trajectory.time,
         potential_energy=trajectory.potential_energy,
@@ -183,8 +201,8 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
     )
     report = build_report(
         [
-            judge_frames(potential, embedded_frames("ethanol-test"), name=KNOWN, role="test"),
-            judge_frames(potential, embedded_frames("ethanol-hot"), name=HOT, role="ood"),
+            judged(known, 0, "test"),
+            judged(hot, 1, "ood"),
         ],
         title="bayrace demo: ethanol",
         subtitle=_INTRODUCTION,

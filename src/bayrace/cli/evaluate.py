@@ -13,6 +13,7 @@ from rich.progress import Progress
 from bayrace.cli.common import (
     Debug,
     Device,
+    EdgeBudget,
     EnergyKey,
     ForcesKey,
     ModelFile,
@@ -50,7 +51,7 @@ def evaluate(
     figures: Annotated[
         Path | None, typer.Option(help="Also draw parity and σ figures into this folder.")
     ] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    batch: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -161,7 +162,7 @@ def evaluate_file(
     """Evaluate one file with a progress bar."""
     from bayrace.report.evaluation import evaluate as compare
 
-    frames = read_labelled(file, keys)
+    frames = read_labelled([file], keys)
     warn_if_seen(potential, frames, name)
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=len(frames))
@@ -174,15 +175,15 @@ def evaluate_file(
         )
 
 
-def read_labelled(file: str, keys: LabelKeys) -> list[Frame]:
-    """The frames of a file but for isolated atoms; refused where none has a label."""
+def read_labelled(files: list[str], keys: LabelKeys) -> list[Frame]:
+    """The frames of files but for isolated atoms; refused where none has a label."""
     from bayrace.data.read import DataError, read_frames, split_isolated
 
-    frames, _ = split_isolated(read_frames(file, keys=keys, config_weights={}))
+    frames, _ = split_isolated(read_frames(files, keys=keys, config_weights={}))
     if all(frame.energy is None and frame.forces is None for frame in frames):
         raise DataError(
-            f"{file}: no frame has an energy or forces to compare with; name their keys with "
-            "--energy-key and --forces-key, or use bayrace predict"
+            f"{', '.join(files)}: no frame has an energy or forces to compare with; name their "
+            "keys with --energy-key and --forces-key, or use bayrace predict"
         )
     return frames
 

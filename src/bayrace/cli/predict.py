@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
+from bayrace.cli.common import Debug, Device, EdgeBudget, ModelFile, console, friendly
 from bayrace.process import settle
 
 
@@ -21,7 +21,7 @@ def predict(
     model: ModelFile,
     files: Annotated[list[str], typer.Argument(help="Structures; globs, file.xyz@:100.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
-    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    batch: EdgeBudget = 20_000,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:

@@ -12,6 +12,7 @@ from rich.progress import Progress
 from bayrace.cli.common import (
     Debug,
     Device,
+    EdgeBudget,
     EnergyKey,
     ForcesKey,
     ModelFile,
@@ -22,7 +23,7 @@ from bayrace.cli.common import (
 from bayrace.process import settle
 
 if TYPE_CHECKING:
-    from bayrace.data.read import Frame, LabelKeys
+    from bayrace.data.read import Frame
     from bayrace.potential import Potential
     from bayrace.report.judged import Judged, Role
 
@@ -46,7 +47,7 @@ def report(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Of the page; default: where MODEL is.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    batch: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -61,7 +62,7 @@ def report(
       bayrace report model.bayrace --test 300K=cold.xyz --ood 1200K=hot.xyz
     """
     del debug
-    from bayrace.cli.evaluate import label_keys
+    from bayrace.cli.evaluate import label_keys, read_labelled
     from bayrace.potential import Potential
     from bayrace.report.build import build_report
     from bayrace.report.page import render
@@ -71,7 +72,7 @@ def report(
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     sources = named_sources(test or [], ood or [], potential)
-    read = [(name, labelled_frames(files, keys), role) for name, files, role in sources]
+    read = [(name, read_labelled(files, keys), role) for name, files, role in sources]
     sets = [judge_set(potential, *each, batch=batch) for each in read]
     page = build_report(
         sets,
@@ -119,19 +120,6 @@ def judge_set(
             edge_budget=batch,
             progress=lambda done: progress.update(task, completed=done),
         )
-
-
-def labelled_frames(files: list[str], keys: LabelKeys) -> list[Frame]:
-    """The frames of a set, which must have something to compare with."""
-    from bayrace.data.read import DataError, read_frames, split_isolated
-
-    frames, _ = split_isolated(read_frames(files, keys=keys, config_weights={}))
-    if all(frame.energy is None and frame.forces is None for frame in frames):
-        raise DataError(
-            f"{', '.join(files)}: no frame has an energy or forces to compare with; name their "
-            "keys with --energy-key and --forces-key"
-        )
-    return frames
 
 
 def default_title(model: Path) -> str:

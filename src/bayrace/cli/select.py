@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from bayrace.cli.common import Debug, Device, console, friendly
+from bayrace.cli.common import Debug, Device, EdgeBudget, console, friendly
 from bayrace.config.active import Name
 from bayrace.process import settle
 
@@ -44,7 +44,7 @@ def select(
         typer.Option(min=0, help="Least distance of chosen structures: Å, or σ of features."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of random choices.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")] = 20_000,
+    batch: EdgeBudget = 20_000,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
