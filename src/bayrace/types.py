@@ -292,6 +292,16 @@ class Uncertain:
         """Standard deviation of each component, of the mean's shape."""
         return standard_deviation(self.total, like=self.mean)
 
+    @property
+    def level(self) -> Tensor:
+        """One σ of a vector, the root mean square of its components': (...); a scalar's is `std`.
+
+        It does not change when the vector turns.
+        """
+        if self.total.shape == self.mean.shape:
+            return self.std
+        return self.std.square().mean(-1).sqrt()
+
     def pit(self, label: Tensor) -> Tensor:
         """Probability given to values below the label, of the mean's shape; nan without a label.
 

@@ -1,7 +1,9 @@
 """A fitted calibration: what it does to a prediction, and how a file stores it.
 
 Means never move, so forces stay the derivative of the energy. Variances are multiplied by factor²,
-the aleatoric and the epistemic part alike, and the Gaussian may give way to another shape.
+the aleatoric and the epistemic part alike, and the Gaussian may give way to another shape. With a
+power b the factor is larger where σ is: it is multiplied by (σ / pivot)^(b - 1), where σ² is the
+mean variance of the components, which does not change with the orientation.
 """
 
 from __future__ import annotations
@@ -27,18 +29,25 @@ class Recalibration:
     count: int  # errors it was fitted to
     shape: Shape | None = None  # of the errors divided by the new σ; None is Gaussian
     by_element: Mapping[int, float] = field(default_factory=dict)  # factors of forces, first choice
+    power: float = 1.0  # of σ; 1 is proportional
+    pivot: float = 1.0  # the σ whose factor is `factor` whatever the power
 
     def __post_init__(self) -> None:
         """Refuse factors that make no standard deviation."""
         for factor in (self.factor, *self.by_element.values()):
             if not (math.isfinite(factor) and factor > 0):
                 raise ValueError(f"factor {factor} of σ is not positive; calibrate on more frames")
+        if not (math.isfinite(self.power) and self.power >= 0 and self.pivot > 0):
+            raise ValueError(
+                f"σ to the power {self.power} from {self.pivot} on: no increasing function of σ; "
+                "calibrate on more frames"
+            )
 
     def apply(self, value: Uncertain, numbers: Tensor | None = None) -> Uncertain:
         """The same means with other variances; `numbers` (N,) where factors go by element."""
         if value.shape is not None:
             raise ValueError("this prediction is calibrated already; calibrate the raw one")
-        square = self._squares(numbers, value.mean)
+        square = self._squares(numbers, value)
         scalar = value.aleatoric.shape == value.mean.shape
         factor = square if scalar else square[..., None, None]
         log = value.log_aleatoric
@@ -55,8 +64,15 @@ class Recalibration:
         """The factor of each atom, (N,)."""
         return np.array([self.by_element.get(int(z), self.factor) for z in numbers])
 
-    def _squares(self, numbers: Tensor | None, mean: Tensor) -> Tensor:
-        """Factors of the variances, of all () or of each atom (N,)."""
+    def _squares(self, numbers: Tensor | None, value: Uncertain) -> Tensor:
+        """Factors of the variances, of all () or of each (N,)."""
+        square = self._constants(numbers, value.mean)
+        if self.power == 1.0:
+            return square
+        ratio = value.level / self.pivot
+        return square * torch.where(ratio > 0, ratio ** (2 * (self.power - 1)), 1.0)
+
+    def _constants(self, numbers: Tensor | None, mean: Tensor) -> Tensor:
         if not self.by_element:
             return mean.new_tensor(self.factor**2)
         if numbers is None:
@@ -73,6 +89,8 @@ class Recalibration:
             "count": self.count,
             "shape": shape,
             "by_element": elements,
+            "power": self.power,
+            "pivot": self.pivot,
         }
 
     @classmethod
@@ -84,6 +102,8 @@ class Recalibration:
             count=int(content["count"]),
             shape=None if shape is None else Shape(tuple(shape["z"]), tuple(shape["p"])),
             by_element={int(z): float(factor) for z, factor in content["by_element"].items()},
+            power=float(content.get("power", 1.0)),
+            pivot=float(content.get("pivot", 1.0)),
         )
 
 

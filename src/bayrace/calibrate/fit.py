@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayrace.calibrate import conformal, isotonic, scale
+from bayrace.calibrate import conformal, isotonic, power, scale
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.data.frame import Frame
 from bayrace.data.labels import label_arrays
@@ -18,7 +19,7 @@ from bayrace.types import Prediction, Uncertain
 
 Array = NDArray[np.float64]
 
-METHODS = ("scale", "scale-element", "isotonic", "conformal")
+METHODS = ("scale", "scale-element", "power", "isotonic", "conformal")
 """Names of the methods, as the command line takes them."""
 
 
@@ -39,15 +40,18 @@ def fit_calibration(
         parts.append(_part(some, prediction))
     if not frames:
         raise ValueError("no frames to calibrate on; give at least one")
-    numbers = np.concatenate([frame.numbers for frame in frames]).repeat(3)
-    fitted = {
-        name: _fitted(
-            np.concatenate([getattr(part, name).ravel() for part in parts]),
-            method,
-            numbers=numbers if name == "forces" else None,
-            scalar=name == "energy",
-        )
+    z = {
+        name: np.concatenate([getattr(part, name).ravel() for part in parts])
         for name in ("energy", "forces", "stress")
+    }
+    atoms = _Atoms(
+        np.concatenate([frame.numbers for frame in frames]).repeat(3),
+        np.concatenate([part.level for part in parts]).repeat(3),
+    )
+    fitted = {
+        "energy": _fitted(z["energy"], method, scalar=True),
+        "forces": _fitted_forces(z["forces"], method, atoms),
+        "stress": _fitted(z["stress"], method, scalar=False),
     }
     if not any(fitted.values()):
         raise ValueError(
@@ -64,6 +68,14 @@ class _Part:
     energy: Array  # (S,)
     forces: Array  # (N, 3)
     stress: Array  # (S, 6)
+    level: Array  # (N,), σ of each atom's force
+
+
+class _Atoms(NamedTuple):
+    """What is known of each component of the forces, (3N,)."""
+
+    numbers: NDArray[np.int64]
+    level: Array  # σ of its atom
 
 
 def _part(frames: Sequence[Frame], prediction: Prediction) -> _Part:
@@ -72,6 +84,7 @@ def _part(frames: Sequence[Frame], prediction: Prediction) -> _Part:
         _standardised(labels.energy, prediction.energy),
         _standardised(labels.forces, prediction.forces),
         _standardised(labels.stress, prediction.stress),
+        prediction.forces.level.double().numpy(force=True),
     )
 
 
@@ -86,15 +99,22 @@ def _standardised(label: Array, value: Uncertain | None) -> Array:
     return z
 
 
-def _fitted(
-    z: Array, method: str, *, numbers: NDArray[np.int64] | None, scalar: bool
-) -> Recalibration | None:
+def _fitted_forces(z: Array, method: str, atoms: _Atoms) -> Recalibration | None:
+    """Methods that tell atoms apart; the others treat forces like all quantities."""
     known = ~np.isnan(z)
-    if not known.any():
+    if known.any() and method == "scale-element":
+        return scale.fit(z[known], numbers=atoms.numbers[known])
+    if known.any() and method == "power":
+        return power.fit(z[known], atoms.level[known])
+    return _fitted(z, method, scalar=False)
+
+
+def _fitted(z: Array, method: str, *, scalar: bool) -> Recalibration | None:
+    known = z[~np.isnan(z)]
+    if not known.size:
         return None
     if method == "isotonic":
-        return isotonic.fit(z[known], symmetric=not scalar)
+        return isotonic.fit(known, symmetric=not scalar)
     if method == "conformal":
-        return conformal.fit(z[known])
-    by_element = None if numbers is None or method == "scale" else numbers[known]
-    return scale.fit(z[known], numbers=by_element)
+        return conformal.fit(known)
+    return scale.fit(known)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bayrace.potential import Potential
     from bayrace.types import Prediction
 
-Method = Literal["scale", "scale-element", "isotonic", "conformal"]
+Method = Literal["scale", "scale-element", "power", "isotonic", "conformal"]
 Batches = list[tuple[list["Frame"], "Prediction"]]
 
 
@@ -63,6 +63,7 @@ def calibrate(
     Methods:
       scale          one factor of σ for each quantity
       scale-element  one factor of the force σ for each element
+      power          σ of forces to a power, where one factor cannot serve cold and hot frames
       isotonic       the distribution of errors that was seen, instead of a Gaussian
       conformal      intervals that hold a label at least as often as they claim
 
@@ -172,9 +173,11 @@ def factors(calibration: Calibration) -> dict[str, str]:
 
     def text(fitted: Recalibration) -> str:
         elements = sorted(fitted.by_element.items())
-        return (
-            ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements) or f"{fitted.factor:.3g}"
-        )
+        if elements:
+            return ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements)
+        if fitted.power != 1:
+            return f"{fitted.factor:.3g} (σ/{fitted.pivot:.3g})^{fitted.power - 1:.2g}"
+        return f"{fitted.factor:.3g}"
 
     fitted = {name: getattr(calibration, name) for name in ("energy", "forces", "stress")}
     return {name: text(each) for name, each in fitted.items() if each is not None}

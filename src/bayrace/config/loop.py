@@ -161,7 +161,7 @@ class LoopConfig(Section):
     oracle: OracleConfig = Field(default=OracleConfig(), description="What labels structures.")
     label: LabelConfig = Field(default=LabelConfig(), description="How labels are computed.")
     tune: TuneConfig = Field(default=TuneConfig(), description="How members learn from labels.")
-    calibrate: Literal["scale", "scale-element", "isotonic", "conformal", "none"] = Field(
+    calibrate: Literal["scale", "scale-element", "power", "isotonic", "conformal", "none"] = Field(
         default="scale", description="Of σ, on the validation set, after every training."
     )
     stop: StopConfig = Field(default=StopConfig(), description="When it is enough.")
