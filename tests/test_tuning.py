@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,24 @@ def test_members_go_on_from_their_weights(start, hot, tmp_path):
     again = fine_tune(start, [*train, *hot[:8]], valid, tune=tune, folder=tmp_path, seed=7)
     assert all(torch.equal(again.members[k], v) for k, v in tuned.members.items())
     assert time.monotonic() - begun < 10  # nothing is trained twice
+
+
+def test_old_frames_are_rehearsed(start, hot, tmp_path):
+    potential = Potential.load(start)
+    train, valid = training_frames(potential)
+    mixed = [*hot[:2], *train, *hot[2:4]]
+    tune = TuneConfig(epochs=2, rehearse=4, batch_size=4, refit_epochs=0)
+    tuned = fine_tune(start, mixed, valid, tune=tune, folder=tmp_path, workers=1, pin=False)
+    assert tuned.config["train"]["rehearse"] == {"known": 12, "take": 4}
+    assert set(tuned.frames["train"]) == set(frame_hashes(mixed))  # all count as learnt
+    log = (tmp_path / "run" / "member-0" / "history.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in log] == [2, 4]
+    tuned.save(tmp_path / "tuned.bayrace")
+    again = fine_tune(
+        tmp_path / "tuned.bayrace", mixed, valid, tune=TuneConfig(epochs=1, refit_epochs=0),
+        folder=tmp_path / "again", workers=1, pin=False,
+    )  # fmt: skip
+    assert again.config["train"]["rehearse"] is None
 
 
 def test_an_interrupted_one_goes_on_to_the_same_end(start, hot, tmp_path):

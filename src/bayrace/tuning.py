@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bayrace import run
 from bayrace.config import Config, ConfigError, make_config
 from bayrace.config.active import TuneConfig
 from bayrace.data.frame import Frame, symbols_of
-from bayrace.data.split import fingerprint
+from bayrace.data.split import fingerprint, frame_hashes
 from bayrace.data.write import write_frames
 from bayrace.ensemble import train_members
 from bayrace.folder import ENSEMBLE
@@ -51,10 +53,11 @@ def fine_tune(
     """
     model, folder = Path(model), Path(folder)
     potential = Potential.load(model)
+    old = np.isin(frame_hashes(train), potential.frames.get("train", ()))
     if not (folder / TRAIN).is_file():
         write_frames(folder / VALID, valid)
-        write_frames(folder / TRAIN, train)
-    config = tuning_config(potential, tune, folder=folder / "run", seed=seed)
+        write_frames(folder / TRAIN, [train[k] for k in np.argsort(~old, kind="stable")])
+    config = tuning_config(potential, tune, folder=folder / "run", seed=seed, known=int(old.sum()))
     afresh = tune.start == "scratch"
     if potential.posterior.name == "ensemble":
         result = train_members(
@@ -77,8 +80,13 @@ def fine_tune(
     return None if single.fit.reason == "interrupted" else single.potential
 
 
-def tuning_config(potential: Potential, tune: TuneConfig, *, folder: Path, seed: int) -> Config:
-    """The configuration of the potential's training, for the files that `fine_tune` writes."""
+def tuning_config(
+    potential: Potential, tune: TuneConfig, *, folder: Path, seed: int, known: int
+) -> Config:
+    """The configuration of the potential's training, for the files that `fine_tune` writes.
+
+    The first `known` frames of the training file are those that the potential has learnt from.
+    """
     raw: dict[str, Any] = dict(potential.config)
     missing = [name for name in ("data", "model", "loss", "train") if name not in raw]
     if missing:
@@ -97,8 +105,12 @@ def tuning_config(potential: Potential, tune: TuneConfig, *, folder: Path, seed:
     raw["loss"] = raw["loss"] | {"warmup_epochs": 0}
     if tune.refit_epochs is not None:
         raw["loss"] |= {"refit_epochs": tune.refit_epochs}
+    rehearse = None
+    if tune.rehearse is not None and tune.start == "checkpoint":
+        rehearse = {"known": known, "take": min(tune.rehearse, known)}
     raw["train"] = raw["train"] | {
         "max_epochs": tune.epochs,
+        "rehearse": rehearse,
         "lr": tune.lr,
         "schedule": "cosine",
         "batch_size": tune.batch_size or raw["train"]["batch_size"],

@@ -43,6 +43,11 @@ class TuneConfig(Section):
     epochs: int = Field(
         default=10, ge=1, description="Passes over training and new structures together."
     )
+    rehearse: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Old structures in a pass, drawn anew each time, against forgetting; null: all "
+        "of them. With it the cost is that of the new labels, however many there were before.",
+    )
     lr: float = Field(
         default=0.003, gt=0, description="Largest learning rate, after which it falls (cosine)."
     )

@@ -23,7 +23,7 @@ from bayrace.posterior.swag import SwagOptions
 from bayrace.potential import resolve_device
 from bayrace.train.optim import OptimiserSettings
 from bayrace.train.schedule import Constant, Plateau, Schedule, WarmupCosine
-from bayrace.train.settings import TrainSettings
+from bayrace.train.settings import Rehearsal, TrainSettings
 from bayrace.types import Likelihood
 
 _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
@@ -126,7 +126,7 @@ def llpr_options(config: Config) -> LlprOptions:
 
 def train_settings(config: Config) -> TrainSettings:
     """What the training loop is told."""
-    train = config.train
+    train, rehearse = config.train, config.train.rehearse
     return TrainSettings(
         optimiser=OptimiserSettings(
             name=train.optimiser,
@@ -152,6 +152,7 @@ def train_settings(config: Config) -> TrainSettings:
         seed=config.seed,
         dtype=config.model.dtype,
         device=_device(train.device),
+        rehearsal=None if rehearse is None else Rehearsal(rehearse.known, rehearse.take),
     )
 
 

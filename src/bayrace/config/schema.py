@@ -240,6 +240,13 @@ class LossConfig(Section):
         return self
 
 
+class RehearseConfig(Section):
+    """Training frames that were learnt before: an epoch has only some of them."""
+
+    known: int = Field(ge=0, description="How many of the first training frames these are.")
+    take: int = Field(ge=0, description="How many of them an epoch has, drawn anew each time.")
+
+
 class TrainConfig(Section):
     """How it is minimised."""
 
@@ -280,6 +287,9 @@ class TrainConfig(Section):
     )
     valid_batch_size: int = Field(default=20, ge=1, description="Structures per validation batch.")
     max_epochs: int = Field(default=1000, ge=1, description="Passes over the training data.")
+    rehearse: RehearseConfig | None = Field(
+        default=None, description="Frames that an epoch need not have; null: every epoch has all."
+    )
     max_time: Seconds | None = Field(
         default=None, description="Stop after this much training: 30m, 2h, seconds; null: never."
     )

@@ -15,6 +15,18 @@ _FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device"})
 
 
 @dataclass(frozen=True)
+class Rehearsal:
+    """Of the first `known` training frames an epoch has only `take`, drawn anew each time."""
+
+    known: int
+    take: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.take <= self.known:
+            raise ValueError(f"take={self.take}: give 0 to known={self.known} frames")
+
+
+@dataclass(frozen=True)
 class TrainSettings:
     """One training run. A resumed run may change its lengths, checkpoint interval and device."""
 
@@ -36,6 +48,7 @@ class TrainSettings:
     seed: int  # of the initial parameters and the order of the batches
     dtype: str  # "float32" or "float64"
     device: str
+    rehearsal: Rehearsal | None = None  # None: every epoch has all frames
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "valid_batch_size", "max_epochs", "valid_every"):

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bayrace.data.cache import Dataset, epoch_batches, equal_batches
 from bayrace.data.split import frame_fingerprint
 from bayrace.train.settings import TrainSettings
@@ -38,25 +41,46 @@ class Task:
                     "build the data set with the model's"
                 )
 
+        rehearsal = self.settings.rehearsal
+        if rehearsal is not None and not rehearsal.known <= len(self.train):
+            raise ValueError(f"{rehearsal}: the training set has {len(self.train)} frames")
+        if self.steps_per_epoch == 0:
+            raise ValueError("an epoch has no frames; rehearse at least one, or add new ones")
+
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of the training set."""
+        """Batches of an epoch."""
         budget = self.settings.edge_budget
+        count = len(self._drawn(0))
         if budget is None:
-            return math.ceil(len(self.train) / self.settings.batch_size)
-        wanted = math.ceil(int(self.train.edges.sum()) / budget)
-        return min(max(wanted, 1), len(self.train))
+            return math.ceil(count / self.settings.batch_size)
+        share = count / len(self.train)  # on average over the epochs
+        wanted = math.ceil(share * int(self.train.edges.sum()) / budget)
+        return min(max(wanted, 1), count)
 
     def order(self, epoch: int) -> list[list[int]]:
         """Frames of each batch; depends on seed and epoch only, so that resuming is exact."""
         settings = self.settings
+        drawn = self._drawn(epoch)
         if settings.edge_budget is not None:
-            return equal_batches(
-                self.train.edges, self.steps_per_epoch, seed=settings.seed, epoch=epoch
+            batches = equal_batches(
+                self.train.edges[drawn], self.steps_per_epoch, seed=settings.seed, epoch=epoch
             )
-        return epoch_batches(
-            len(self.train), settings.batch_size, seed=settings.seed, epoch=epoch, shuffle=True
-        )
+        else:
+            batches = epoch_batches(
+                len(drawn), settings.batch_size, seed=settings.seed, epoch=epoch, shuffle=True
+            )
+        return [drawn[batch].tolist() for batch in batches]
+
+    def _drawn(self, epoch: int) -> NDArray[np.int64]:
+        """The frames of an epoch, ascending."""
+        rehearsal = self.settings.rehearsal
+        places = np.arange(len(self.train))
+        if rehearsal is None:
+            return places
+        random = np.random.default_rng([self.settings.seed, epoch, rehearsal.known])
+        old = random.choice(rehearsal.known, rehearsal.take, replace=False)
+        return np.concatenate([np.sort(old), places[rehearsal.known :]])
 
     @property
     def total_steps(self) -> int:
