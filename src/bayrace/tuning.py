@@ -129,6 +129,6 @@ def training_frames(potential: Potential) -> tuple[list[Frame], list[Frame]]:
     if fingerprint(splits.train) != potential.fingerprint:
         raise ConfigError(
             f"{', '.join(config.data.train)}: the data are not those that the potential was "
-            "trained on any more; restore the files"
+            "trained on any more; restore the files, or give others where a command takes them"
         )
     return splits.train, splits.valid

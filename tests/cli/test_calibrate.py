@@ -158,4 +158,4 @@ def test_changed_data_are_noticed(bayrace, model, data, tmp_path):
     changed.save(tmp_path / "changed.bayrace")
     result = bayrace("calibrate", tmp_path / "changed.bayrace")
     assert result.exit_code == 2
-    assert "the data are not those of the training any more" in result.stderr
+    assert "the data are not those that the potential was trained on" in result.stderr

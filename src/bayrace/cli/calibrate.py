@@ -85,31 +85,13 @@ def calibrate(
         frames, _ = split_isolated(read_frames(files, keys=keys, config_weights={}))
         name = ", ".join(Path(file).name for file in files)
     else:
-        frames, name = validation_frames(potential), "validation set"
+        from bayrace.tuning import training_frames
+
+        frames, name = training_frames(potential)[1], "validation set"
     target = output or model.with_name(f"{model.stem}-calibrated{model.suffix}")
     calibrated = fit(potential, frames, method=method, name=name, batch=batch)
     calibrated.save(target)
     console().print(f"potential: {target}")
-
-
-def validation_frames(potential: Potential) -> list[Frame]:
-    """The validation set of the run that the potential came from, read again."""
-    import numpy as np
-
-    from bayrace.config import make_config
-    from bayrace.data.frame import DataError
-    from bayrace.data.split import frame_hashes
-    from bayrace.run import read_splits
-
-    config = make_config(potential.config, source="the configuration in the potential")
-    frames = read_splits(config).valid
-    known = potential.frames.get("valid")
-    if known is not None and not np.isin(frame_hashes(frames), known).all():
-        raise DataError(
-            f"{', '.join(config.data.train)}: the data are not those of the training any more, so "
-            "its validation set cannot be found; give a file with other frames"
-        )
-    return frames
 
 
 def fit(
