@@ -84,3 +84,10 @@ def test_the_pool_is_not_overwritten(bayrace, data, model):
     result = bayrace("select", pool, "--model", model, "--budget", 2, "-o", pool)
     assert result.exit_code == 2
     assert "is also an input" in result.output
+
+
+def test_output_has_a_default(bayrace, data, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = bayrace("select", data / "hot.xyz", "--model", model, "--by", "random", "--budget", 2)
+    assert result.exit_code == 0, result.output
+    assert len(ase.io.read(tmp_path / "chosen.xyz", ":")) == 2

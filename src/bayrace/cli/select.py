@@ -30,7 +30,9 @@ def select(
     files: Annotated[list[str], typer.Argument(help="Structures; globs, file.xyz@:100.")],
     model: Annotated[Path, typer.Option("--model", "-m", help="The potential that is to learn.")],
     budget: Annotated[int, typer.Option("--budget", "-n", min=1, help="Structures to choose.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")
+    ] = Path("chosen.xyz"),
     by: Annotated[Name, typer.Option("--by", help="How to choose.")] = "bald-ef",
     seen: Annotated[
         list[str] | None,
