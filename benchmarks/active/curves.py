@@ -1,6 +1,6 @@
 """How many labels does a choice save? Closed loops that differ in nothing but `select.by`.
 
-    python benchmarks/active/curves.py [--by bald-ef random] [--seeds 0] [--labels 80 160]
+    python benchmarks/active/curves.py [--by bald-ef random] [--seeds 0] [--labels 60 90]
 
 Each loop is `bayrace active benchmarks/active/loop.yaml` in a folder of its own; finished ones are
 read, interrupted ones go on. Prints the curves, and for the error that the first reaches with all
@@ -18,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 
+import matplotlib.pyplot as plt
+
 Curve = list[tuple[int, float]]  # labels, RMSE of forces in meV/Å
 CONFIG = Path(__file__).with_name("loop.yaml")
 
@@ -25,25 +27,27 @@ CONFIG = Path(__file__).with_name("loop.yaml")
 def main() -> None:
     options = arguments()
     budgets = dict(zip(options.by, options.labels, strict=True))
-    ratios: dict[str, list[float]] = {}
+    ratios: dict[str, list[str]] = {}
     for seed in options.seeds:
         found = {by: curve(options, by, seed, budgets[by]) for by in options.by}
         show(found, seed)
         for by, ratio in compare(found, options.by[0]).items():
             ratios.setdefault(by, []).append(ratio)
+        if options.figure is not None:
+            draw(found, options.figure)
     for by, values in ratios.items():
-        text = ", ".join(f"{value:.2f}" for value in values)
-        print(f"labels of {by} / labels of {options.by[0]} for the same error: {text}")
+        print(f"labels of {by} / labels of {options.by[0]} for that error: {', '.join(values)}")
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, default=CONFIG)
     parser.add_argument("--by", nargs="+", default=["bald-ef", "random"])
-    parser.add_argument("--labels", nargs="+", type=int, default=[80, 160], help="of each")
+    parser.add_argument("--labels", nargs="+", type=int, default=[60, 90], help="of each")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--output", type=Path, default=Path("runs/loop-ethanol"))
     parser.add_argument("--set", default="hot", help="test set")
+    parser.add_argument("--figure", type=Path, help="draw the curves of the last seed to this file")
     parser.add_argument("--override", "-o", action="append", default=[], help="key=value")
     return parser.parse_args()
 
@@ -72,7 +76,19 @@ def show(found: dict[str, Curve], seed: int) -> None:
         print(f"  {by:<12}", "  ".join(f"{labels} {rmse:.1f}" for labels, rmse in points))
 
 
-def compare(found: dict[str, Curve], first: str) -> dict[str, float]:
+def draw(found: dict[str, Curve], path: Path) -> None:
+    figure, axes = plt.subplots(figsize=(5, 3.2), layout="constrained")
+    for by, points in found.items():
+        labels, rmse = zip(*points, strict=True)
+        axes.plot(labels, rmse, "o-", label=by)
+    axes.set(xlabel="new labels", ylabel="RMSE of forces, meV/Å")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def compare(found: dict[str, Curve], first: str) -> dict[str, str]:
     """Labels that others need for the least error of `first`, relative to what it needs."""
     target = min(rmse for _, rmse in found[first])
     needed = {by: crossing(points, target) for by, points in found.items()}
@@ -80,7 +96,13 @@ def compare(found: dict[str, Curve], first: str) -> dict[str, float]:
     for by, labels in needed.items():
         shown = f"more than {found[by][-1][0]}" if math.isinf(labels) else f"{labels:.0f}"
         print(f"  {by:<12} {shown}")
-    return {by: labels / needed[first] for by, labels in needed.items() if by != first}
+    return {
+        by: f"{labels / needed[first]:.2f}"
+        if math.isfinite(labels)
+        else f"more than {found[by][-1][0] / needed[first]:.2f}"
+        for by, labels in needed.items()
+        if by != first
+    }
 
 
 def crossing(points: Curve, target: float) -> float:
