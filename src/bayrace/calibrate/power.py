@@ -27,10 +27,10 @@ def fit(z: Array, level: Array) -> Recalibration:
     pivot = float(np.exp(np.mean(np.log(level))))
     log_ratio = np.log(level / pivot)
 
-    def mean_square(power: float) -> float:
+    def log_mean_square(power: float) -> float:
         return float(np.log(np.mean(z**2 * np.exp(2 * (1 - power) * log_ratio))))
 
-    best = optimize.minimize_scalar(mean_square, bounds=(0.0, _LARGEST), method="bounded")
+    best = optimize.minimize_scalar(log_mean_square, bounds=(0.0, _LARGEST), method="bounded")
     power = float(best.x)
     rest = isotonic.fit(z * np.exp((1 - power) * log_ratio), symmetric=True)
     return Recalibration(rest.factor, z.size, rest.shape, power=power, pivot=pivot)
