@@ -14,17 +14,21 @@ import argparse
 import json
 import math
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from bayrace.active.dynamics import DynamicsSettings, ExplodedError, simulate
 from bayrace.active.oracle import OracleError
 from bayrace.active.oracles.xtb import XtbOracle
 from bayrace.active.stop import StopRule
 from bayrace.data.embedded import embedded_frames
-from bayrace.data.frame import Frame, frame_from_atoms
+from bayrace.data.frame import frame_from_atoms
 from bayrace.potential import Potential
 
 
@@ -40,14 +44,12 @@ class Run:
 
 def main() -> None:
     options = arguments()
-    potential = Potential.load(options.model, device="cpu")
-    rule = StopRule(options.bound, options.probability, over=options.over, action="record")
-    starts = embedded_frames("ethanol-test")
     runs, begin = [], time.monotonic()
-    for number in range(options.runs):
-        runs.append(one(potential, starts, number, rule, options))
-        print(json.dumps(vars(runs[-1])), f"{time.monotonic() - begin:.0f} s", flush=True)
-    report(runs, rule)
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        for run in pool.map(partial(one, options), range(options.runs)):
+            runs.append(run)
+            print(json.dumps(vars(run)), f"{time.monotonic() - begin:.0f} s", flush=True)
+    report(runs, rule_of(options))
     if options.output is not None:
         options.output.write_text(json.dumps([vars(run) for run in runs], indent=1))
 
@@ -62,17 +64,19 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bound", type=float, default=0.5)
     parser.add_argument("--probability", type=float, default=0.05)
     parser.add_argument("--over", choices=("any", "max"), default="any")
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
 
 
-def one(
-    potential: Potential,
-    starts: list[Frame],
-    number: int,
-    rule: StopRule,
-    options: argparse.Namespace,
-) -> Run:
+def rule_of(options: argparse.Namespace) -> StopRule:
+    return StopRule(options.bound, options.probability, over=options.over, action="record")
+
+
+def one(options: argparse.Namespace, number: int) -> Run:
+    torch.set_num_threads(1)
+    potential, rule = Potential.load(options.model, device="cpu"), rule_of(options)
+    starts = embedded_frames("ethanol-test")
     place = number * len(starts) // options.runs
     settings = DynamicsSettings(
         "nvt", options.temperature, options.steps, look_every=options.look_every, seed=number
