@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from bayrace.calibrate.calibration import Calibration
-from bayrace.calibrate.fit import METHODS, fit_calibration
+from bayrace.calibrate.fit import fit_calibration
+from bayrace.calibrate.methods import METHODS
 from bayrace.model.noise import NO_NOISE, NoiseSpec
 from bayrace.model.race import Race
 from bayrace.posterior import POSTERIORS

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from bayrace.calibrate.fit import METHODS, fit_calibration
+from bayrace.calibrate.fit import fit_calibration
+from bayrace.calibrate.methods import METHODS
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.data.split import fingerprint
 from bayrace.types import Prediction, Uncertain

@@ -12,15 +12,13 @@ from numpy.typing import NDArray
 
 from bayrace.calibrate import conformal, isotonic, power, scale
 from bayrace.calibrate.calibration import Calibration, Recalibration
+from bayrace.calibrate.methods import METHODS
 from bayrace.data.frame import Frame
 from bayrace.data.labels import label_arrays
 from bayrace.data.split import fingerprint
 from bayrace.types import Prediction, Uncertain
 
 Array = NDArray[np.float64]
-
-METHODS = ("scale", "scale-element", "power", "isotonic", "conformal")
-"""Names of the methods, as the command line takes them."""
 
 
 def fit_calibration(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
 
+from bayrace.calibrate.methods import Method
 from bayrace.cli.common import (
     Debug,
     Device,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from bayrace.potential import Potential
     from bayrace.types import Prediction
 
-Method = Literal["scale", "scale-element", "power", "isotonic", "conformal"]
 Batches = list[tuple[list["Frame"], "Prediction"]]
 
 

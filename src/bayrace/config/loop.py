@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from bayrace.active.dynamics import DynamicsSettings
 from bayrace.active.stop import StopRule
+from bayrace.calibrate.methods import Method
 from bayrace.config.active import Name, SelectConfig, TuneConfig
 from bayrace.config.load import make_config
 from bayrace.config.oracle import LabelConfig, OracleConfig
@@ -161,7 +162,7 @@ class LoopConfig(Section):
     oracle: OracleConfig = Field(default=OracleConfig(), description="What labels structures.")
     label: LabelConfig = Field(default=LabelConfig(), description="How labels are computed.")
     tune: TuneConfig = Field(default=TuneConfig(), description="How members learn from labels.")
-    calibrate: Literal["scale", "scale-element", "power", "isotonic", "conformal", "none"] = Field(
+    calibrate: Literal[Method, "none"] = Field(
         default="scale", description="Of σ, on the validation set, after every training."
     )
     stop: StopConfig = Field(default=StopConfig(), description="When it is enough.")

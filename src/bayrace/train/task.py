@@ -50,8 +50,9 @@ class Task:
     @property
     def steps_per_epoch(self) -> int:
         """Batches of an epoch."""
-        budget = self.settings.edge_budget
-        count = len(self._drawn(0))
+        budget, rehearsal = self.settings.edge_budget, self.settings.rehearsal
+        left_out = 0 if rehearsal is None else rehearsal.known - rehearsal.take
+        count = len(self.train) - left_out
         if budget is None:
             return math.ceil(count / self.settings.batch_size)
         share = count / len(self.train)  # on average over the epochs
