@@ -14,13 +14,12 @@ from bayrace.data.cache import Dataset
 from bayrace.data.frame import Frame
 from bayrace.model.curvature import (
     diagonal_ggn,
-    jacobian,
     last_layer_ggn,
     leaves_of,
     noise_slopes,
     sum_of_squares,
 )
-from bayrace.model.derivatives import evaluate
+from bayrace.model.derivatives import evaluate, jacobian
 from bayrace.model.diagonal import Diagonal
 from bayrace.model.noise import NO_NOISE, Lambdas, NoiseSpec, NoisyModel, noise
 from bayrace.model.observed import label_sums

@@ -14,20 +14,20 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
+from bayrace.data.database import transaction
 from bayrace.data.frame import DataError, Frame
 from bayrace.data.split import frame_fingerprint
 
 State = Literal["waiting", "running", "done", "failed"]
 
-_PATIENCE = 60.0  # s to wait for another process that writes
 _TABLES = """
 CREATE TABLE IF NOT EXISTS label_method (method TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS labels (
@@ -180,20 +180,9 @@ class LabelStore:
             (seconds, error, hash_),
         )
 
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        """A transaction of its own: committed at the end, or undone as a whole."""
-        try:
-            with closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as connection:
-                connection.execute("PRAGMA synchronous = FULL")
-                with connection:
-                    connection.execute("BEGIN IMMEDIATE")
-                    yield connection
-        except sqlite3.DatabaseError as error:
-            raise DataError(
-                f"{self.path}: cannot be used ({error}); it is no file of labels, is damaged, or "
-                "lies where it cannot be written"
-            ) from error
+    def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction of its own."""
+        return transaction(self.path, "file of labels")
 
 
 def geometry_hash(frame: Frame) -> str:

@@ -73,16 +73,14 @@ def calibrate(
       bayrace calibrate model.bayrace valid.xyz --method isotonic -o calibrated.bayrace
     """
     del debug
-    from bayrace.cli.evaluate import label_keys
+    from bayrace.cli.evaluate import label_keys, read_labelled
     from bayrace.potential import Potential
 
     settle()
     potential = Potential.load(model, device=device)
     if files:
-        from bayrace.data.read import read_frames, split_isolated
-
         keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
-        frames, _ = split_isolated(read_frames(files, keys=keys, config_weights={}))
+        frames = read_labelled(files, keys)
         name = ", ".join(Path(file).name for file in files)
     else:
         from bayrace.tuning import training_frames

@@ -13,14 +13,14 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from bayrace.data.database import transaction
 from bayrace.data.frame import DataError
 
 STATE = "loop.sqlite"
-_PATIENCE = 60.0  # s to wait for another process that writes
 _TABLES = """
 CREATE TABLE IF NOT EXISTS loop_settings (content TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS loop_steps (
@@ -88,18 +88,9 @@ class State:
         self.record(number, step, result, seconds=seconds)
         return result, seconds
 
-    @contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(sqlite3.connect(self.path, timeout=_PATIENCE)) as connection:
-                connection.execute("PRAGMA synchronous = FULL")
-                with connection:
-                    yield connection
-        except sqlite3.DatabaseError as error:
-            raise DataError(
-                f"{self.path}: cannot be used ({error}); it is no file of a loop, is damaged, or "
-                "lies where it cannot be written"
-            ) from error
+    def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
+        """A transaction of its own."""
+        return transaction(self.path, "file of a loop")
 
 
 @contextmanager

@@ -9,18 +9,16 @@ mean of (JᵀΛ^½s)² over signs s is the same sum, with a relative error of at
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
-from bayrace.model.derivatives import evaluate
+from bayrace.model.derivatives import evaluate, jacobian
 from bayrace.model.last_layer import feature_derivatives, structure_features
 from bayrace.model.noise import Lambdas, NoisyModel
 from bayrace.model.observed import observe
 from bayrace.types import GraphBatch, Labels, Model, Params
-
-ROWS_AT_ONCE = 18  # of a Jacobian; half the time of one by one, and a multiple of 3 and 6
 
 
 def diagonal_ggn(
@@ -120,24 +118,6 @@ def sum_of_squares(
         for name, row in rows.items():
             total[name] += row.double().square().sum(0) * share
     return total
-
-
-def jacobian(values: Tensor, leaves: Params, cotangents: Tensor) -> Iterator[Params]:
-    """Derivatives of cotangents (K, R) @ values (R,) by the leaves, (k, ...) each, in chunks k.
-
-    Chunks hold ROWS_AT_ONCE rows, the last one what is left.
-    """
-    inputs = list(leaves.values())
-    for chunk in torch.split(cotangents.to(values), ROWS_AT_ONCE):
-        rows = torch.autograd.grad(
-            values,
-            inputs,
-            chunk,
-            is_grads_batched=True,
-            retain_graph=True,
-            materialize_grads=True,
-        )
-        yield dict(zip(leaves, rows, strict=True))
 
 
 def noise_slopes(model: Model, params: Params, batches: Iterable[GraphBatch]) -> Params:

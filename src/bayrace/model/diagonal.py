@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from bayrace.data.batch import separate
-from bayrace.model.curvature import jacobian, leaves_of
-from bayrace.model.derivatives import evaluate
+from bayrace.model.curvature import leaves_of
+from bayrace.model.derivatives import evaluate, jacobian
 from bayrace.types import GraphBatch, Model, Params, Spread
 
 
@@ -104,7 +104,7 @@ def flat(values: Params) -> Tensor:
 def output_covariance(values: Tensor, leaves: Params, std: Params) -> Tensor:
     """J V Jᵀ of each vector of values (n, d), where V = std² is diagonal: (n, d, d) float64.
 
-    d must divide `curvature.ROWS_AT_ONCE`. What is nan, the stress of a molecule, stays nan.
+    d must divide `derivatives.ROWS_AT_ONCE`. What is nan, the stress of a molecule, stays nan.
     """
     count, size = values.shape
     if values.isnan().any():

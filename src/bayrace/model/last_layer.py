@@ -7,14 +7,13 @@ their covariance needs one backward pass for each of the K columns of A.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from bayrace.model.derivatives import strained, voigt_stress
+from bayrace.model.derivatives import jacobian, strained, voigt_stress
 from bayrace.types import GraphBatch, Model, Outputs, Params, Spread
 
 
@@ -148,19 +147,19 @@ def feature_derivatives(
     """Forces and stresses of the features, or of the combinations φ · A by a `factor` A (D, K)."""
     with torch.enable_grad():
         positions = batch.positions.detach().requires_grad_()
-        moved, inputs = replace(batch, positions=positions), [positions]
+        moved, leaves = replace(batch, positions=positions), {"positions": positions}
         if stress:
-            inputs.append(torch.zeros_like(batch.cell, requires_grad=True))
-            moved = strained(moved, inputs[1])
+            leaves["strain"] = torch.zeros_like(batch.cell, requires_grad=True)
+            moved = strained(moved, leaves["strain"])
         detached = {name: value.detach() for name, value in params.items()}
         hidden = _hidden(model.energy(detached, moved).hidden)
         features = hidden if factor is None else hidden @ factor.to(hidden)
         total = features.sum(0)  # structures do not see each other, so neither do their derivatives
-        rows = list(_rows(total, inputs))
-    forces = -torch.stack([row[0] for row in rows]).double()
+        rows = list(jacobian(total, leaves, torch.eye(len(total))))
+    forces = -torch.cat([row["positions"] for row in rows]).double()
     if not stress:
         return FeatureDerivatives(forces, None)
-    virial = torch.stack([row[1] for row in rows]).double()
+    virial = torch.cat([row["strain"] for row in rows]).double()
     return FeatureDerivatives(forces, torch.stack([voigt_stress(v, batch) for v in virial]))
 
 
@@ -188,24 +187,6 @@ def last_layer_spread(
         torch.einsum("kni,knj->nij", slopes.forces, slopes.forces) if forces else None,
         None if slopes.stress is None else torch.einsum("ksi,ksj->sij", *[slopes.stress] * 2),
     )
-
-
-def _rows(total: Tensor, inputs: list[Tensor]) -> Iterator[tuple[Tensor, ...]]:
-    """Derivatives of each feature, several backward passes at a time."""
-    chosen = torch.eye(len(total), dtype=total.dtype, device=total.device)
-    for start in range(0, len(total), _TOGETHER):
-        gradients = torch.autograd.grad(
-            total,
-            inputs,
-            chosen[start : start + _TOGETHER],
-            retain_graph=start + _TOGETHER < len(total),
-            is_grads_batched=True,
-            materialize_grads=True,
-        )
-        yield from zip(*gradients, strict=True)
-
-
-_TOGETHER = 16  # halves the time for one molecule and costs little memory
 
 
 def _hidden(hidden: Tensor | None) -> Tensor:
