@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from bayrace.config.schema import NamedPaths
+from bayrace.config.fields import NamedPaths
 from bayrace.config.section import Section
 
 Name = Literal[

@@ -11,19 +11,12 @@ from bayrace.active.dynamics import DynamicsSettings
 from bayrace.active.stop import StopRule
 from bayrace.calibrate.methods import Method
 from bayrace.config.active import Name, SelectConfig, TuneConfig
+from bayrace.config.fields import NamedPaths, Paths
 from bayrace.config.load import make_config
 from bayrace.config.oracle import LabelConfig, OracleConfig
 from bayrace.config.posteriors import PosteriorConfig, named_kind
 from bayrace.config.presets import fill_run
-from bayrace.config.schema import (
-    Config,
-    DataConfig,
-    LossConfig,
-    ModelConfig,
-    NamedPaths,
-    Paths,
-    TrainConfig,
-)
+from bayrace.config.schema import Config, DataConfig, LossConfig, ModelConfig, TrainConfig
 from bayrace.config.section import Section
 
 TRAINING = ("data", "model", "loss", "train", "posterior")

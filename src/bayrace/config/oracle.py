@@ -15,8 +15,8 @@ from bayrace.active.oracles.command import CommandOracle
 from bayrace.active.oracles.pyscf import PyscfOracle
 from bayrace.active.oracles.teacher import TeacherOracle
 from bayrace.active.oracles.xtb import XtbOracle
+from bayrace.config.fields import Seconds
 from bayrace.config.load import ConfigError, make_section, read_yaml
-from bayrace.config.schema import Seconds
 from bayrace.config.section import Section
 
 KINDS = ("gfn1", "gfn2", "dft", "ase", "command", "teacher")
