@@ -170,6 +170,23 @@ def test_labels_reach_the_training_as_they_are(settings: Settings, tmp_path: Pat
         np.testing.assert_array_equal(stored, atoms.get_forces())
 
 
+def test_exploration_goes_on_from_labels(settings: Settings, tmp_path: Path) -> None:
+    ended = run(settings(explore={"onward": 0.5}))
+    assert all(start.startswith("round-00/train.traj") for start in starts(ended.rounds[1]))
+    given, new = starts(ended.rounds[2])
+    assert given.startswith("round-00/train.traj")
+    assert new.startswith("round-01/labelled.traj, frame ")
+    place = int(new.rpartition(" ")[2])
+    label = ase.io.read(tmp_path / "loop" / "round-01" / "labelled.traj", place)
+    begun = ase.io.read(tmp_path / "loop" / "round-02" / "explore" / "starts.traj", 1)
+    np.testing.assert_array_equal(begun.positions, label.positions)
+
+
+def starts(finished: Round) -> list[str]:
+    """What the runs of a round began from."""
+    return list(dict.fromkeys(each["start"] for each in finished.runs))
+
+
 def test_an_existing_potential_and_random_choice(settings: Settings, tmp_path: Path) -> None:
     first = run(settings(stop={"rounds": 0}))
     raw = settings(output=str(tmp_path / "second"), select={"by": "random"})
@@ -339,17 +356,26 @@ def moments(log: Path, folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("posterior", "kills", "longest"), [("point", 5, 1.0), ("ensemble", 3, 9)])
+@pytest.mark.parametrize(
+    ("posterior", "kills", "longest", "share"),
+    [("point", 5, 1.0, 0.34), ("ensemble", 3, 9.0, 0.67)],
+)
 def test_killed_again_and_again(
-    settings: Settings, log: Path, tmp_path: Path, posterior: str, kills: int, longest: float
+    settings: Settings,
+    log: Path,
+    tmp_path: Path,
+    posterior: str,
+    kills: int,
+    longest: float,
+    share: float,
 ) -> None:
-    """Each kill comes at a random moment after something more was done.
+    """Each kill comes at a random moment after something more was done; `share` rounds for each.
 
     An ensemble is trained, and explores, in processes that outlive the kill.
     """
     file, folder = tmp_path / "loop.yaml", tmp_path / "loop"
     kills = int(os.environ.get("BAYRACE_KILLS", kills))
-    rounds = max(2, kills // 3)
+    rounds = round(kills * share)
     raw = settings(oracle={"seconds": 0.3}, label={"workers": 2}, stop={"rounds": rounds})
     if posterior == "ensemble":
         raw["posterior"] = {"kind": "ensemble", "ensemble": {"members": 2}}

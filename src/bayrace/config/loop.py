@@ -45,6 +45,13 @@ class ExploreConfig(Section):
     structures: Annotated[int, Field(ge=1)] | None = Field(
         default=4, description="Of them, drawn at random in every round; null: all."
     )
+    onward: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Part of the drawn structures that is replaced by labels of earlier rounds, so "
+        "that exploration goes on from where it came.",
+    )
     temperatures: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = Field(
         default=(300.0, 600.0, 1000.0), description="K; every structure at each of them."
     )
@@ -206,6 +213,7 @@ def dynamics_settings(config: ExploreConfig, *, seed: int) -> DynamicsSettings:
         exclude={
             "starts",
             "structures",
+            "onward",
             "temperatures",
             "repeats",
             "every",

@@ -37,7 +37,7 @@ def explore(bench: Bench, number: int) -> dict[str, Any]:
     exploration = Exploration(
         model=str(bench.model(number - 1)),
         folder=str(bench.folder(number) / "explore"),
-        starts=tuple(f"{Path(frame.source).name}, frame {frame.index}" for frame in starts),
+        starts=tuple(_name(bench, frame) for frame in starts),
         config=bench.config.explore,
         seed=bench.seed(number),
     )
@@ -124,13 +124,25 @@ def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
 
 
 def _starts(bench: Bench, number: int) -> list[Frame]:
-    """The structures that a round's runs begin from."""
-    frames, wanted = _all_starts(bench), bench.config.explore.structures
-    if wanted is None or wanted >= len(frames):
-        return frames
+    """The structures that a round's runs begin from: given ones, and labels of earlier rounds."""
+    config = bench.config.explore
+    given, found = _all_starts(bench), bench.labelled(number - 1)[0]
+    wanted = min(config.structures or len(given), len(given))
+    new = min(round(wanted * config.onward), len(found))
     random = np.random.default_rng([bench.config.seed, number])
-    chosen = np.sort(random.choice(len(frames), wanted, replace=False))
-    return [frames[place] for place in chosen]
+    return [*_drawn(given, wanted - new, random), *_drawn(found, new, random)]
+
+
+def _drawn(frames: list[Frame], count: int, random: np.random.Generator) -> list[Frame]:
+    """Some of the frames, in their order."""
+    return [frames[place] for place in np.sort(random.choice(len(frames), count, replace=False))]
+
+
+def _name(bench: Bench, frame: Frame) -> str:
+    """What a start is called: where its file lies within the loop, or how the file is called."""
+    path = Path(frame.source)
+    inside = path.is_relative_to(bench.root)
+    return f"{path.relative_to(bench.root) if inside else path.name}, frame {frame.index}"
 
 
 def _all_starts(bench: Bench) -> list[Frame]:
