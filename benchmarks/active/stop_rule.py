@@ -92,7 +92,7 @@ def one(options: argparse.Namespace, number: int) -> Run:
             if look.broken:
                 run.stop = min(run.stop, look.time)
             if error > rule.bound:
-                run.wrong = look.time
+                run.wrong = min(run.wrong, look.time)
             if math.isfinite(run.stop) and math.isfinite(run.wrong):
                 break
     except (ExplodedError, OracleError):
