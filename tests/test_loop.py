@@ -182,6 +182,18 @@ def test_exploration_goes_on_from_labels(settings: Settings, tmp_path: Path) -> 
     np.testing.assert_array_equal(begun.positions, label.positions)
 
 
+def test_a_loop_begun_before_a_setting_existed_goes_on(settings: Settings, tmp_path: Path) -> None:
+    raw = settings(stop={"rounds": 0})
+    run(raw)
+    with closing(sqlite3.connect(tmp_path / "loop" / "loop.sqlite")) as connection, connection:
+        known = json.loads(connection.execute("SELECT content FROM loop_settings").fetchone()[0])
+        del known["explore"]["onward"]
+        connection.execute("UPDATE loop_settings SET content = ?", (json.dumps(known),))
+    assert run(raw).reason == "0 rounds are done"
+    with pytest.raises(DataError, match="other settings of explore;"):
+        run(settings(explore={"onward": 0.5}))
+
+
 def starts(finished: Round) -> list[str]:
     """What the runs of a round began from."""
     return list(dict.fromkeys(each["start"] for each in finished.runs))

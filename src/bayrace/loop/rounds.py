@@ -54,7 +54,7 @@ def run_loop(config: LoopConfig, *, watch: Watch | None = None, overwrite: bool 
         if overwrite:
             clear(folder)
         bench = Bench(config, State(folder / STATE), watch)
-        bench.state.claim(_settings(config))
+        bench.state.claim(*_settings(config))
         gather.check_files(bench)
         rounds = [_first(bench)]
         reason = None
@@ -189,13 +189,13 @@ def _require_cluster() -> None:
             raise ConfigError(f"labelling needs {module}; pip install 'bayrace[cluster]'")
 
 
-def _settings(config: LoopConfig) -> dict[str, Any]:
-    """What a loop cannot change on its way."""
+def _settings(config: LoopConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a loop cannot change on its way; and of this, what is not a default."""
     content: dict[str, Any] = config.model_dump(mode="json", exclude=_FREE)
     content["explore"].pop("workers")
     if config.potential is not None:
         content["potential"] = hashlib.sha256(Path(config.potential).read_bytes()).hexdigest()
-    return content
+    return content, config.model_dump(mode="json", exclude=_FREE, exclude_defaults=True)
 
 
 def _tell(bench: Bench, rounds: Sequence[Round], reason: str | None) -> None:

@@ -37,17 +37,20 @@ class State:
         with self._connected() as connection:
             connection.executescript(_TABLES)
 
-    def claim(self, settings: Mapping[str, Any]) -> None:
-        """Remember what the loop is started with, and refuse to go on with anything else."""
+    def claim(self, settings: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+        """Remember what the loop is started with, and refuse to go on with anything else.
+
+        `chosen` are the settings that are not defaults. A loop that was begun when there was no
+        such setting yet goes on with its default.
+        """
         with self._connected() as connection:
             found = connection.execute("SELECT content FROM loop_settings").fetchone()
             if found is None:
                 connection.execute("INSERT INTO loop_settings VALUES (?)", (json.dumps(settings),))
                 return
         earlier = json.loads(found[0])
-        changed = [
-            key for key in sorted({*earlier, *settings}) if earlier.get(key) != settings.get(key)
-        ]
+        keys = sorted({*earlier, *settings})
+        changed = [key for key in keys if _differ(key, earlier, settings, chosen)]
         if changed:
             raise DataError(
                 f"{self.path.parent}: was begun with other settings of {', '.join(changed)}; "
@@ -91,6 +94,19 @@ class State:
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction of its own."""
         return transaction(self.path, "file of a loop")
+
+
+def _differ(
+    key: str, earlier: Mapping[str, Any], now: Mapping[str, Any], chosen: Mapping[str, Any]
+) -> bool:
+    """Whether a setting is not what it was."""
+    if key not in earlier:
+        return key in chosen
+    old, new = earlier[key], now.get(key)
+    if isinstance(old, dict) and isinstance(new, dict):
+        inner = chosen.get(key, {})
+        return any(_differ(each, old, new, inner) for each in {*old, *new})
+    return bool(old != new)
 
 
 @contextmanager
