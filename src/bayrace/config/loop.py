@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -209,19 +210,7 @@ class LoopConfig(Section):
 
 def dynamics_settings(config: ExploreConfig, *, seed: int) -> DynamicsSettings:
     """What simulations are told; `explore.plan` puts temperatures and further seeds in."""
-    values = config.model_dump(
-        exclude={
-            "starts",
-            "structures",
-            "onward",
-            "temperatures",
-            "repeats",
-            "every",
-            "least",
-            "rule",
-            "workers",
-        }
-    )
+    values = config.model_dump(include={field.name for field in fields(DynamicsSettings)})
     return DynamicsSettings(temperature=config.temperatures[0], seed=seed, **values)
 
 

@@ -126,7 +126,7 @@ def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
 def _starts(bench: Bench, number: int) -> list[Frame]:
     """The structures that a round's runs begin from: given ones, and labels of earlier rounds."""
     config = bench.config.explore
-    given, found = _all_starts(bench), bench.labelled(number - 1)[0]
+    given, found = _all_starts(bench), bench.labelled(number - 1)[0] if config.onward else []
     wanted = min(config.structures or len(given), len(given))
     new = min(round(wanted * config.onward), len(found))
     random = np.random.default_rng([bench.config.seed, number])

@@ -32,7 +32,10 @@ from bayrace.report.rounds import rounds_report
 from bayrace.train.checkpoint import write_atomically
 
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
-_FREE = {"output", "stop", "label", "workers", "pin"}  # may change while a loop is going on
+_FREE: dict[str, bool | set[str]] = {  # may change while a loop is going on
+    **dict.fromkeys(("output", "stop", "label", "workers", "pin"), True),
+    "explore": {"workers"},
+}
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,6 @@ def _require_cluster() -> None:
 def _settings(config: LoopConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a loop cannot change on its way; and of this, what is not a default."""
     content: dict[str, Any] = config.model_dump(mode="json", exclude=_FREE)
-    content["explore"].pop("workers")
     if config.potential is not None:
         content["potential"] = hashlib.sha256(Path(config.potential).read_bytes()).hexdigest()
     return content, config.model_dump(mode="json", exclude=_FREE, exclude_defaults=True)
