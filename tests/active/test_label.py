@@ -10,8 +10,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,9 @@ from ase.calculators.emt import EMT
 
 pytest.importorskip("distributed")
 
+from dask import config as dask_config
+
+from bayrace.active import label_store
 from bayrace.active.label import LabelSettings, Progress, label_frames
 from bayrace.active.label_store import LabelStore, Worker
 from bayrace.active.oracle import label_with
@@ -30,6 +36,9 @@ Make = Callable[..., AseOracle]
 SCRIPT = """
 import sys
 from ase.build import bulk
+from dask import config as dask_config
+
+from bayrace.active import label_store
 from bayrace.active.label import LabelSettings, label_frames
 from bayrace.active.oracles.ase import AseOracle
 from bayrace.data.frame import frame_from_atoms
@@ -204,17 +213,23 @@ def test_processes_are_told_apart() -> None:
     assert not here._replace(host="elsewhere").alive()
 
 
+@contextmanager
+def running(arguments: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that does not outlive the block, whatever happens there."""
+    with subprocess.Popen([sys.executable, *arguments], text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def start(
     log: Path, store: Path, *scheduler: str, count: int, seconds: float
-) -> subprocess.Popen[str]:
+) -> AbstractContextManager[subprocess.Popen[str]]:
     calculator = f"{Path(__file__).with_name('counting.py')}:Counting"
     arguments = [calculator, str(log), str(store), str(count), str(seconds), *scheduler]
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return running(["-c", SCRIPT, *arguments], **pipes)
 
 
 def test_killed_again_and_again(log: Path, tmp_path: Path) -> None:
@@ -266,20 +281,36 @@ def test_calculations_that_died_with_the_run_are_repeated(
     check(metals[:1], result.frames)
 
 
+def dask(tool: str, file: Path, *options: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A scheduler, or a worker of the scheduler that has written the file."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": file.parent}
+    module = f"distributed.cli.dask_{tool}"
+    return running(["-m", module, "--scheduler-file", str(file), *options], **quiet)
+
+
+def dask_worker(file: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    return dask("worker", file, "--nthreads", "1", "--no-nanny")
+
+
 @pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[str]:
-    """A cluster in processes of its own: a scheduler and one worker."""
-    address = tmp_path / "scheduler.json"
-    dask = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
-    first = [*dask, "--scheduler-file", str(address), "--port", "0", "--no-dashboard"]
-    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(address)]
-    with subprocess.Popen(first, **quiet) as one:
-        wait_for(address.exists)
-        with subprocess.Popen([*worker, "--nthreads", "1", "--no-nanny"], **quiet) as two:
-            yield json.loads(address.read_text("utf-8"))["address"]
-            two.terminate()
-        one.terminate()
+def scheduler_file(tmp_path: Path) -> Iterator[Path]:
+    """A scheduler in a process of its own."""
+    file = tmp_path / "scheduler.json"
+    with dask("scheduler", file, "--port", "0", "--no-dashboard"):
+        wait_for(lambda: file.exists() and file.read_text("utf-8").endswith("}"))
+        yield file
+
+
+@pytest.fixture
+def scheduler(scheduler_file: Path) -> Iterator[str]:
+    """Its address; it has one worker."""
+    with dask_worker(scheduler_file):
+        yield address(scheduler_file)
+
+
+def address(scheduler_file: Path) -> str:
+    found: str = json.loads(scheduler_file.read_text("utf-8"))["address"]
+    return found
 
 
 def test_a_real_cluster(
@@ -307,6 +338,61 @@ def test_a_real_cluster_goes_on_without_us(log: Path, tmp_path: Path, scheduler:
     assert set(Counter(log.read_text("utf-8").splitlines()).values()) == {1}
     assert lines(log) == {"start": count, "end": count}
     assert LabelStore(store).calls() == count
+
+
+def test_a_run_that_dies_as_it_records(
+    metals: list[Frame],
+    counting: Make,
+    log: Path,
+    tmp_path: Path,
+    scheduler: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process that computed the label lives on in the cluster; nobody waits for its end."""
+    store, settings = tmp_path / "labels.sqlite", LabelSettings(scheduler=scheduler)
+    with monkeypatch.context() as patch:
+        patch.setattr(label_store, "_end", dies)
+        with pytest.raises(KeyboardInterrupt):
+            label_frames(metals[:3], counting(), store=store, settings=settings)
+    assert {row.state for row in LabelStore(store).rows().values()} == {"waiting"}
+    result = label_frames(metals[:3], counting(), store=store, settings=settings)
+    check(metals[:3], result.frames)
+    assert lines(log) == {"start": 3, "end": 3}
+
+
+def dies(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_cluster_without_workers(
+    metals: list[Frame],
+    counting: Make,
+    tmp_path: Path,
+    scheduler_file: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = LabelSettings(scheduler=address(scheduler_file))
+    with ThreadPoolExecutor() as threads:
+        result = threads.submit(
+            label_frames, metals, counting(), store=tmp_path / "labels.sqlite", settings=settings
+        )
+        wait_for(lambda: any("no worker is there yet" in text for text in caplog.messages))
+        with dask_worker(scheduler_file):
+            check(metals, result.result(timeout=60).frames)
+
+
+def test_memory_of_this_process_is_not_the_workers(
+    metals: list[Frame], counting: Make, tmp_path: Path
+) -> None:
+    """A trained ensemble may fill it; labels are computed in other processes."""
+    with dask_config.set({"distributed.worker.memory.pause": 1e-6}):
+        result = label_frames(
+            metals[:3],
+            counting(seconds=0.3),
+            store=tmp_path / "labels.sqlite",
+            settings=LabelSettings(),
+        )
+    check(metals[:3], result.frames)
 
 
 @pytest.mark.slow

@@ -194,12 +194,14 @@ class _Run:
         self.calls += 1
         self.tries[hash_] += 1
         if not outcome.stored:
-            if not self.embedded and outcome.worker is not None:
-                self.store.start(hash_, outcome.worker)
+            # Start and end at once: a killed run must not leave "running" behind, which would make
+            # the next one wait for the end of a process that the cluster keeps for more tasks.
+            worker = None if self.embedded else outcome.worker
+            seconds = outcome.seconds
             if outcome.label is None:
-                self.store.fail(hash_, outcome.error, seconds=outcome.seconds)
+                self.store.fail(hash_, outcome.error, seconds=seconds, worker=worker)
             else:
-                self.store.finish(hash_, outcome.label, seconds=outcome.seconds)
+                self.store.finish(hash_, outcome.label, seconds=seconds, worker=worker)
         if outcome.label is not None:
             self.done += 1
         elif self.tries[hash_] <= self.settings.retries:

@@ -11,6 +11,8 @@ from bayrace.active import label_process
 from bayrace.active.oracle import OracleError
 from bayrace.data.frame import DataError
 
+_log = logging.getLogger(__name__)
+
 
 @contextmanager
 def cluster(*, workers: int, scheduler: str | None) -> Iterator[Any]:
@@ -23,6 +25,8 @@ def cluster(*, workers: int, scheduler: str | None) -> Iterator[Any]:
         ) from error
     if scheduler is not None:
         with _connected(distributed.Client, scheduler) as connected:
+            if not connected.nthreads():
+                _log.warning("%s: no worker is there yet; waiting for one", scheduler)
             yield connected
             connected.run(label_process.close_idle)
         return
@@ -34,6 +38,7 @@ def cluster(*, workers: int, scheduler: str | None) -> Iterator[Any]:
             n_workers=workers,
             threads_per_worker=1,
             processes=False,  # each worker's calculations have processes of their own
+            memory_limit=0,  # near a limit, dask would stop for ever: the memory is not its own
             dashboard_address="127.0.0.1:0",  # None takes the port 8787 all the same
             silence_logs=logging.ERROR,
         ) as local,

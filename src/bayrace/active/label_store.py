@@ -113,35 +113,33 @@ class LabelStore:
     def start(self, hash_: str, worker: Worker) -> None:
         """Note that a process begins to compute this label."""
         with self._connected() as connection:
-            call = connection.execute(
-                "INSERT INTO label_calls (hash, started, host, process, created) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (hash_, time.time(), *worker),
-            ).lastrowid
-            connection.execute(
-                "UPDATE labels SET state = 'running', call = ? WHERE hash = ? AND state != 'done'",
-                (call, hash_),
-            )
+            _begin(connection, hash_, time.time(), worker)
 
-    def finish(self, hash_: str, label: Frame, *, seconds: float) -> None:
-        """Keep a label."""
+    def finish(
+        self, hash_: str, label: Frame, *, seconds: float, worker: Worker | None = None
+    ) -> None:
+        """Keep a label; `worker` is who computed it, where nobody noted its start."""
         with self._connected() as connection:
+            if worker is not None:
+                _begin(connection, hash_, time.time() - seconds, worker)
             connection.execute(
                 "UPDATE labels SET state = 'done', tries = tries + 1, error = '', frame = ? "
                 "WHERE hash = ?",
                 (_packed(label), hash_),
             )
-            self._end(connection, hash_, seconds, "")
+            _end(connection, hash_, seconds, "")
 
-    def fail(self, hash_: str, error: str, *, seconds: float) -> None:
-        """Keep an error; a label that is there already stays."""
+    def fail(self, hash_: str, error: str, *, seconds: float, worker: Worker | None = None) -> None:
+        """Keep an error; a label that is there already stays. `worker`: as for `finish`."""
         with self._connected() as connection:
+            if worker is not None:
+                _begin(connection, hash_, time.time() - seconds, worker)
             connection.execute(
                 "UPDATE labels SET state = 'failed', tries = tries + 1, error = ? "
                 "WHERE hash = ? AND state != 'done'",
                 (error, hash_),
             )
-            self._end(connection, hash_, seconds, error)
+            _end(connection, hash_, seconds, error)
 
     def rows(self) -> dict[str, Row]:
         """All structures by their hash."""
@@ -172,17 +170,28 @@ class LabelStore:
         with self._connected() as connection:
             return int(connection.execute("SELECT count(*) FROM label_calls").fetchone()[0])
 
-    @staticmethod
-    def _end(connection: sqlite3.Connection, hash_: str, seconds: float, error: str) -> None:
-        connection.execute(
-            "UPDATE label_calls SET seconds = ?, error = ? "
-            "WHERE id = (SELECT call FROM labels WHERE hash = ?)",
-            (seconds, error, hash_),
-        )
-
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction of its own."""
         return transaction(self.path, "file of labels")
+
+
+def _begin(connection: sqlite3.Connection, hash_: str, started: float, worker: Worker) -> None:
+    call = connection.execute(
+        "INSERT INTO label_calls (hash, started, host, process, created) VALUES (?, ?, ?, ?, ?)",
+        (hash_, started, *worker),
+    ).lastrowid
+    connection.execute(
+        "UPDATE labels SET state = 'running', call = ? WHERE hash = ? AND state != 'done'",
+        (call, hash_),
+    )
+
+
+def _end(connection: sqlite3.Connection, hash_: str, seconds: float, error: str) -> None:
+    connection.execute(
+        "UPDATE label_calls SET seconds = ?, error = ? "
+        "WHERE id = (SELECT call FROM labels WHERE hash = ?)",
+        (seconds, error, hash_),
+    )
 
 
 def geometry_hash(frame: Frame) -> str:
