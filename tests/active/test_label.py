@@ -34,15 +34,13 @@ from bayrace.data.frame import DataError, Frame
 Make = Callable[..., AseOracle]
 
 SCRIPT = """
-import sys
+import signal, sys
 from ase.build import bulk
-from dask import config as dask_config
-
-from bayrace.active import label_store
 from bayrace.active.label import LabelSettings, label_frames
 from bayrace.active.oracles.ase import AseOracle
 from bayrace.data.frame import frame_from_atoms
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # `nohup make test &` ignores it
 calculator, log, store, count, seconds, *scheduler = sys.argv[1:]
 frames = []
 for seed in range(int(count)):
