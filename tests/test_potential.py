@@ -19,6 +19,7 @@ from ase.build import bulk, molecule
 
 import bayrace
 from bayrace.artifact import FORMAT_VERSION
+from bayrace.data.distances import Distances
 from bayrace.data.frame import DataError, frame_from_atoms
 from bayrace.model.noise import NO_NOISE
 from bayrace.posterior.ensemble import Ensemble
@@ -44,6 +45,7 @@ def test_round_trip_keeps_everything(make_potential: Make, tmp_path: Path) -> No
         config={"train": {"epochs": 3, "note": "Å, λ"}},
         fingerprint="abc",
         frames={"train": np.array([3, -5])},
+        distances=Distances(5.0, {(6, 8): np.arange(2500, dtype=np.uint8)}),
     )
     path = tmp_path / "model.bayrace"
     potential.save(path)
@@ -52,9 +54,12 @@ def test_round_trip_keeps_everything(make_potential: Make, tmp_path: Path) -> No
     for name, value in potential.members.items():
         assert torch.equal(loaded.members[name], value)
     assert loaded.posterior.name == potential.posterior.name == "ensemble"
-    for name in {field.name for field in fields(potential)} - {"posterior", "frames"}:
+    for name in {field.name for field in fields(potential)} - {"posterior", "frames", "distances"}:
         assert getattr(loaded, name) == getattr(potential, name), name
     assert {name: list(value) for name, value in loaded.frames.items()} == {"train": [3, -5]}
+    assert loaded.distances is not None
+    assert loaded.distances.cutoff == potential.spec.cutoff
+    np.testing.assert_array_equal(loaded.distances.counts[6, 8], potential.distances.counts[6, 8])
     assert loaded.version == bayrace.__version__
     assert [child.name for child in tmp_path.iterdir()] == [path.name]  # no temporary file left
 

@@ -1,6 +1,6 @@
 """Does the stop rule act before forces are wrong? Dynamics with the oracle looking on.
 
-    python benchmarks/active/stop_rule.py model.bayrace [--runs 20] [--steps 4000]
+    python benchmarks/active/stop_rule.py model.bayrace [--runs 20] [--steps 4000] [--gap 0.024]
 
 Every run starts from another frame of ethanol at 300 K. At every look the true forces are computed
 by GFN2-xTB. A run goes on after the rule has spoken, until the true error exceeds the bound too or
@@ -64,13 +64,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bound", type=float, default=0.5)
     parser.add_argument("--probability", type=float, default=0.05)
     parser.add_argument("--over", choices=("any", "max"), default="any")
+    parser.add_argument("--gap", type=float, help="Å, of distances that the training lacks")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
 
 
 def rule_of(options: argparse.Namespace) -> StopRule:
-    return StopRule(options.bound, options.probability, over=options.over, action="record")
+    return StopRule(
+        options.bound, options.probability, over=options.over, action="record", gap=options.gap
+    )
 
 
 def one(options: argparse.Namespace, number: int) -> Run:
@@ -107,6 +110,8 @@ def report(runs: list[Run], rule: StopRule) -> None:
     honest = sum(run.stop <= run.wrong for run in runs)
     early = sum(run.stop < run.wrong or run.wrong == math.inf for run in runs)
     print(f"rule: P(|force error on {rule.over} atom| > {rule.bound} eV/Å) > {rule.probability}")
+    if rule.gap is not None:
+        print(f"or a distance further than {rule.gap} Å from those of the training data")
     print(f"{count} runs, {len(stopped)} stopped{middle([run.stop for run in stopped])}")
     print(f"forces wrong by more than the bound in {len(wrong)}{middle([r.wrong for r in wrong])}")
     print(f"stopped at or before the first look with a wrong force, or none was: {honest}/{count}")

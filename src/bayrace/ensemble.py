@@ -218,6 +218,7 @@ def stack(config: Config, potentials: Sequence[Potential], *, failed: Sequence[i
         config=config.model_dump(mode="json"),
         fingerprint=first.fingerprint,
         frames=first.frames,
+        distances=first.distances,
     )
 
 

@@ -18,6 +18,7 @@ from bayrace import artifact
 from bayrace.artifact import COPY, Contents, PotentialError
 from bayrace.calibrate.calibration import Calibration
 from bayrace.data.check import check_frame
+from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.model.noise import Lambdas
 from bayrace.model.race import Race
@@ -53,6 +54,7 @@ class Potential:
     calibration: Calibration | None = None  # of the variances, applied to every prediction
     frames: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     """Hashes of the frames it has seen: "train", "valid", "test", "calibration"."""
+    distances: Distances | None = None  # between atoms of the training data
     version: str = field(default_factory=lambda: bayrace.__version__)  # bayrace that trained it
 
     @cached_property
@@ -213,6 +215,9 @@ def encode(potential: Potential) -> bytes:
     }
     tensors = {f"posterior/{name}": value for name, value in posterior.tensors().items()}
     tensors |= {f"frames/{k}": torch.from_numpy(v) for k, v in potential.frames.items()}
+    if potential.distances is not None:
+        counts = potential.distances.arrays()
+        tensors |= {f"distances/{k}": torch.from_numpy(v) for k, v in counts.items()}
     return artifact.encode(document, tensors)
 
 
@@ -249,8 +254,9 @@ def _decode(contents: Contents, path: Path) -> Potential:
     document = contents.document
     try:
         calibration = document.get("calibration")
+        spec = RaceSpec.from_json(document["spec"])
         return Potential(
-            spec=RaceSpec.from_json(document["spec"]),
+            spec=spec,
             posterior=_posterior(contents),
             references={int(z): float(e) for z, e in document["references"].items()},
             lambdas=Lambdas(**document["lambdas"]),
@@ -258,7 +264,10 @@ def _decode(contents: Contents, path: Path) -> Potential:
             config=document["config"],
             fingerprint=document["fingerprint"],
             calibration=None if calibration is None else Calibration.from_json(calibration),
-            frames={k: v.numpy() for k, v in checkpoint.group(contents.tensors, "frames").items()},
+            frames=_arrays(contents, "frames"),
+            distances=Distances.restore(spec.cutoff, found)
+            if (found := _arrays(contents, "distances"))
+            else None,
             version=document["version"],
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -266,6 +275,10 @@ def _decode(contents: Contents, path: Path) -> Potential:
             f"{path} describes a model this bayrace ({bayrace.__version__}) cannot build "
             f"({type(error).__name__}: {error}); use the version that wrote it"
         ) from error
+
+
+def _arrays(contents: Contents, group: str) -> dict[str, Any]:
+    return {k: v.numpy() for k, v in checkpoint.group(contents.tensors, group).items()}
 
 
 def _posterior(contents: Contents) -> Posterior:

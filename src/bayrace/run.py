@@ -25,6 +25,7 @@ from bayrace.config import Config, ConfigError, dump_config
 from bayrace.config.build import label_keys, lambdas, likelihoods, race_spec, train_settings
 from bayrace.data.cache import Dataset
 from bayrace.data.check import check_frames
+from bayrace.data.distances import Distances
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import fingerprint, frame_hashes, split
@@ -253,12 +254,14 @@ def make_potential(
     config: Config, ready: Prepared, fitted: FitResult, posterior: Posterior
 ) -> Potential:
     """The artifact of a finished fit."""
+    distances = Distances.of(ready.train)
     statistics = {
         "train_frames": len(ready.train),
         "valid_frames": len(ready.valid),
         "train_atoms": sum(len(frame.numbers) for frame in ready.train.frames),
         "mean_neighbours": ready.train.mean_neighbours(),
         "force_rms": ready.train.force_rms(),
+        "distance_gap": distances.usual(ready.train),
         "epoch": fitted.epoch,
         "reason": fitted.reason,
         "valid_metrics": dict(fitted.metrics),
@@ -272,6 +275,7 @@ def make_potential(
         config=config.model_dump(mode="json"),
         fingerprint=fingerprint(ready.train.frames),
         frames=seen_frames(ready.splits),
+        distances=distances,
     )
 
 

@@ -15,9 +15,12 @@ from ase.calculators.fd import calculate_numerical_forces
 
 from bayrace.active.bias import BiasedCalculator
 from bayrace.active.dynamics import DynamicsSettings, ExplodedError, Look, simulate
+from bayrace.active.explore import describe
 from bayrace.active.stop import StopRule
 from bayrace.active.trajectory import open_trajectory
 from bayrace.calibrate.calibration import Calibration, Recalibration
+from bayrace.data.cache import Dataset
+from bayrace.data.distances import Distances
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import DataError, Frame, frame_from_atoms, frame_to_atoms
 from bayrace.deploy.ase import Calculator
@@ -217,3 +220,55 @@ def test_trajectories_keep_everything(
             assert image.info[key] == pytest.approx(expected.info[key], rel=1e-7)
     with pytest.raises(DataError, match=r"is a \.traj or an \.xyz file"), open_trajectory("a.dcd"):
         pass
+
+
+@pytest.fixture(scope="module")
+def learnt(members: Potential) -> Potential:
+    """With the distances of ethanol at 300 K."""
+    frames = embedded_frames("ethanol-train")[:100]
+    references = dict.fromkeys(members.elements, 0.0)
+    data = Dataset(
+        frames, elements=members.elements, cutoff=members.model.cutoff, references=references
+    )
+    return replace(members, distances=Distances.of(data))
+
+
+def test_distances_that_nothing_was_learnt_of_stop_it(learnt: Potential, ethanol: Frame) -> None:
+    """A hydrogen is set down where none was; no probability is as large as 0.999."""
+    rule = StopRule(100.0, 0.999, gap=0.3)
+    calm = looks(learnt, ethanol, settings(steps=3), rule=rule)
+    assert len(calm) == 4
+    assert all(look.gap is not None and look.gap.size < 0.3 for look in calm)
+    assert calm[0].snapshot().info["distance_gap"] == calm[0].gap.size
+    positions = ethanol.positions.copy()
+    hydrogen = int(np.flatnonzero(ethanol.numbers == 1)[0])
+    carbon = int(np.flatnonzero(ethanol.numbers == 6)[0])
+    bond = positions[hydrogen] - positions[carbon]
+    positions[hydrogen] = positions[carbon] + 1.5 * bond / np.linalg.norm(bond)
+    stretched = replace(ethanol, positions=positions)
+    (look,) = looks(learnt, stretched, settings(steps=3), rule=rule)
+    assert look.broken
+    assert look.gap is not None
+    assert look.gap.size > 0.3
+    assert hydrogen in look.gap.atoms
+    assert "such distance of the training data is" in describe(look, rule)
+    both = StopRule(1e-6, 0.05, gap=0.3)
+    (look,) = looks(learnt, stretched, settings(steps=3), rule=both)
+    assert "the force on some atom" in describe(look, both)
+    without = looks(learnt, stretched, settings(steps=3), rule=replace(rule, gap=None))
+    assert not any(look.broken for look in without)
+
+
+def test_distances_need_no_uncertainty(learnt: Potential, make_potential: Make) -> None:
+    silent = replace(make_potential(noise=NO_NOISE), distances=learnt.distances)
+    start = embedded_frames("ethanol-hot")[0]
+    (look,) = looks(silent, start, settings(), rule=StopRule(0.5, 0.05, gap=1e-3))
+    assert look.broken
+    assert look.risk is not None
+    assert look.risk.probability == 0
+
+
+def test_old_files_know_no_distances(members: Potential, ethanol: Frame) -> None:
+    assert looks(members, ethanol, settings(steps=1))[0].gap is None
+    with pytest.raises(ValueError, match=r"gap=0\.1 Å: .* train anew, or leave gap out"):
+        looks(members, ethanol, settings(), rule=StopRule(0.5, 0.05, gap=0.1))

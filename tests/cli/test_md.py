@@ -46,12 +46,27 @@ def test_a_run_that_stops(bayrace: Command, model: Path, data: Path, tmp_path: P
     assert calm.exit_code == 0, calm.output
 
 
+def test_distances_that_the_training_lacks(
+    bayrace: Command, model: Path, data: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "run.traj"
+    common = ("md", model, f"{data}/hot.xyz@1", "--temperature", 500, "--steps", 5, "-o", output)
+    result = bayrace(*common, "--bound", 100, "--gap", 1e-4)
+    assert result.exit_code == 3, result.output
+    assert "Å apart; the third nearest such distance of the training data" in result.output
+    told = bayrace(*common, "--bound", 100, "--overwrite")
+    assert told.exit_code == 0, told.output
+    assert "widest gap" in told.output
+    assert all(image.info["distance_gap"] >= 0 for image in ase.io.read(output, index=":"))
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--ensemble", "npt"), "use nvt"),
         (("--temperature", "-5"), "temperature=-5"),
         (("--bound", "0"), "bound=0"),
+        (("--gap", "0"), "gap=0"),
         (("--bias", "1"), "does not know what it does not know"),
         (("--output", "run.dcd"), ".traj or an .xyz"),
     ],

@@ -24,7 +24,8 @@ from ase.md.verlet import VelocityVerlet
 
 from bayrace.active.bias import BiasedCalculator
 from bayrace.active.stop import Risk, StopRule
-from bayrace.data.frame import Frame, frame_to_atoms
+from bayrace.data.distances import Gap
+from bayrace.data.frame import Frame, frame_from_atoms, frame_to_atoms
 from bayrace.deploy.ase import Calculator
 from bayrace.potential import Potential
 from bayrace.types import ClosedForm
@@ -82,7 +83,8 @@ class Look:
     energy_std: float  # eV, total
     forces_std: float  # eV/Å, largest of any component
     risk: Risk | None  # of the stop rule, if there is one
-    broken: bool  # whether that rule says to act
+    gap: Gap | None  # widest one of the distances; None where the potential knows none
+    broken: bool  # whether the rule says to act
     atoms: Atoms  # as they are now; they move on
     results: dict[str, Any]  # of the calculator
 
@@ -94,6 +96,8 @@ class Look:
         atoms.info |= {"step": self.step, "time_fs": self.time, "temperature": self.temperature}
         if self.risk is not None:
             atoms.info["risk"] = self.risk.probability
+        if self.gap is not None:
+            atoms.info["distance_gap"] = self.gap.size
         for name, value in self.results.items():
             if name == "forces_covariance":
                 atoms.arrays[name] = value.reshape(-1, 9)
@@ -123,7 +127,7 @@ def simulate(
     dynamics = _integrator(atoms, settings, random)
     watch.get_property("forces", atoms)  # type: ignore[no-untyped-call]
     if rule is not None:
-        _refuse_certainty(watch.results["forces_covariance"], potential)
+        _refuse_blindness(rule, watch.results["forces_covariance"], potential)
     shape = None
     if potential.calibration is not None and potential.calibration.forces is not None:
         shape = potential.calibration.forces.shape
@@ -135,7 +139,10 @@ def simulate(
             watch.get_property("forces", atoms)  # type: ignore[no-untyped-call]
             covariance = watch.results["forces_covariance"]
             risk = None if rule is None else rule.risk(covariance, shape)
-            look = _look(atoms, watch.results, step, settings, risk, rule)
+            gap = None
+            if potential.distances is not None:
+                gap = potential.distances.gap(frame_from_atoms(atoms, keys=None))
+            look = _look(atoms, watch.results, step, settings, risk, gap, rule)
             if look.temperature > _TOO_HOT * settings.temperature:
                 raise ValueError(
                     f"the temperature is {look.temperature:.3g} K, atoms fly apart; use a smaller "
@@ -185,6 +192,7 @@ def _look(
     step: int,
     settings: DynamicsSettings,
     risk: Risk | None,
+    gap: Gap | None,
     rule: StopRule | None,
 ) -> Look:
     return Look(
@@ -195,16 +203,23 @@ def _look(
         energy_std=results["energy_uncertainty"],
         forces_std=float(results["forces_uncertainty"].max()),
         risk=risk,
-        broken=rule is not None and risk is not None and rule.broken(risk),
+        gap=gap,
+        broken=rule is not None and risk is not None and rule.broken(risk, gap),
         atoms=atoms,
         results=results,
     )
 
 
-def _refuse_certainty(covariance: np.ndarray, potential: Potential) -> None:
-    if not covariance.any():
+def _refuse_blindness(rule: StopRule, covariance: np.ndarray, potential: Potential) -> None:
+    """A rule must be able to see what it is to act on."""
+    if rule.gap is None and not covariance.any():
         raise ValueError(
             f"this potential (posterior {potential.posterior.name}) predicts no uncertainty of "
             "forces, so a stop rule would never act; train with loss.kind nll_jef or with another "
-            "posterior, or switch the rule off"
+            "posterior, watch distances with a gap, or switch the rule off"
+        )
+    if rule.gap is not None and potential.distances is None:
+        raise ValueError(
+            f"gap={rule.gap:g} Å: this potential's file does not tell which distances its training "
+            f"data have (written by bayrace {potential.version}); train anew, or leave gap out"
         )

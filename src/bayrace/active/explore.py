@@ -7,14 +7,17 @@ frame of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from ase import Atoms
 
 from bayrace.active.dynamics import DynamicsSettings, ExplodedError, Look, simulate
 from bayrace.active.stop import StopRule
+from bayrace.data.distances import Gap
 from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.potential import Potential
 
@@ -134,12 +137,26 @@ def describe(look: Look, rule: StopRule) -> str:
     """Why a rule acted, in a sentence."""
     risk = look.risk
     assert risk is not None
+    moment = f"step {look.step} ({look.time:.4g} fs)"
+    if not rule.broken(risk):
+        assert look.gap is not None
+        return f"{moment}: {describe_gap(look.atoms, look.gap)}"
     symbol = look.atoms.symbols[risk.atom]
     whose = "the worst atom" if rule.over == "max" else "some atom"
     return (
-        f"step {look.step} ({look.time:.4g} fs): the force on {whose} is wrong by more than "
+        f"{moment}: the force on {whose} is wrong by more than "
         f"{rule.bound:g} eV/Å with probability {risk.probability:.3g}, above {rule.probability:g}; "
         f"likeliest that on atom {risk.atom} ({symbol})"
+    )
+
+
+def describe_gap(atoms: Atoms, gap: Gap) -> str:
+    """How far a distance is from those of the training data."""
+    names = [f"{place} ({atoms.symbols[place]})" for place in gap.atoms]
+    known = f"is {gap.size:.3g} Å away" if math.isfinite(gap.size) else "does not exist"
+    return (
+        f"atoms {' and '.join(names)} are {gap.distance:.4g} Å apart; the third nearest such "
+        f"distance of the training data {known}"
     )
 
 

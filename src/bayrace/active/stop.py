@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from bayrace.data.distances import Gap
 from bayrace.types import Shape
 
 Array = NDArray[np.float64]
@@ -48,12 +49,16 @@ class Risk(NamedTuple):
 
 @dataclass(frozen=True)
 class StopRule:
-    """Act when P(|force error on any atom| > bound) > probability."""
+    """Act when P(|force error on any atom| > bound) > probability.
+
+    With `gap` also where no model can know: see `bayrace.data.distances`.
+    """
 
     bound: float  # x, eV/Å
     probability: float  # p
     over: Over = "any"  # atoms: independent, or the worst alone
     action: Action = "stop"
+    gap: float | None = None  # Å; act too where a distance is so far from those of the training
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no rule."""
@@ -63,6 +68,8 @@ class StopRule:
             raise ValueError(
                 f"probability={self.probability}: give one between 0 and 1, such as 0.05"
             )
+        if self.gap is not None and not self.gap > 0:
+            raise ValueError(f"gap={self.gap} Å: must be above 0, such as 0.05")
 
     def risk(self, covariance: Array, shape: Shape | None = None) -> Risk:
         """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""
@@ -72,8 +79,10 @@ class StopRule:
             return Risk(float(single[worst]), worst)
         return Risk(any_of(single), worst)
 
-    def broken(self, risk: Risk) -> bool:
+    def broken(self, risk: Risk, gap: Gap | None = None) -> bool:
         """Whether it is time to act."""
+        if self.gap is not None and gap is not None and gap.size > self.gap:
+            return True
         return risk.probability > self.probability
 
 
@@ -100,7 +109,7 @@ def exceedance(covariance: Array, bound: float, *, shape: Shape | None = None) -
 def any_of(probabilities: Array) -> float:
     """1 − Π(1 − pᵢ): that at least one of independent events happens."""
     with np.errstate(divide="ignore"):
-        return float(-np.expm1(np.log1p(-probabilities.clip(0.0, 1.0)).sum()))
+        return float(0.0 - np.expm1(np.log1p(-probabilities.clip(0.0, 1.0)).sum()))
 
 
 def gaussian_tail(radius: Array) -> Array:

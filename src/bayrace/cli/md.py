@@ -17,6 +17,7 @@ from bayrace.process import settle
 if TYPE_CHECKING:
     from bayrace.active.dynamics import DynamicsSettings, Look
     from bayrace.active.stop import StopRule
+    from bayrace.data.distances import Gap
     from bayrace.data.frame import Frame
     from bayrace.potential import Potential
 
@@ -49,6 +50,10 @@ def md(
     over: Annotated[
         Literal["any", "max"], typer.Option(help="Error on any atom, or on the worst alone.")
     ] = "any",
+    gap: Annotated[
+        float | None,
+        typer.Option(help="Stop rule: also where a distance is so far, Å, from the training's."),
+    ] = None,
     look_every: Annotated[int, typer.Option(min=1, help="Steps between looks at σ.")] = 1,
     thermostat: Annotated[Literal["langevin", "bussi"], typer.Option(help="nvt.")] = "langevin",
     friction: Annotated[float, typer.Option(help="langevin: 1/fs.")] = 0.01,
@@ -65,7 +70,8 @@ def md(
     """Run molecular dynamics, and stop where the forces can no longer be trusted.
 
     The rule: stop when P(|force error| > x on any atom) > p, by the calibrated uncertainty. The
-    frame that broke it is the last of the trajectory, and the exit code is 3.
+    frame that broke it is the last of the trajectory, and the exit code is 3. With --gap it also
+    stops where two atoms come to a distance that the training data lack.
 
     \b
     Examples:
@@ -94,7 +100,9 @@ def md(
         look_every=look_every,
         seed=seed,
     )
-    rule = None if action == "off" else StopRule(bound, probability, over=over, action=action)
+    rule = None
+    if action != "off":
+        rule = StopRule(bound, probability, over=over, action=action, gap=gap)
     frame = read_start(start, output, overwrite=overwrite)
     settle()
     potential = Potential.load(model, device=device)
@@ -129,10 +137,11 @@ def run(
 ) -> None:
     """Simulate, write the trajectory, and say how it went."""
     from bayrace.active.dynamics import simulate
-    from bayrace.active.explore import describe
+    from bayrace.active.explore import describe, describe_gap
     from bayrace.active.trajectory import open_trajectory
 
     out, warned, frames = console(), 0, 0
+    widest: tuple[int, Gap] | None = None
     with open_trajectory(output) as append, display(out, settings) as show:
         for look in simulate(potential, start, settings, rule=rule):
             ending = look.step == settings.steps
@@ -140,11 +149,17 @@ def run(
                 append(look.snapshot())
                 frames += 1
             show(look)
+            if look.gap is not None and (widest is None or look.gap.size > widest[1].size):
+                widest = look.step, look.gap
             if look.broken and rule is not None:
                 warned += 1
                 if rule.action == "warn" and warned == 1:
                     show.say(f"warning: {describe(look, rule)}")
     show.summary(look, frames, output)
+    if widest is not None:
+        usual = potential.statistics.get("distance_gap")
+        known = "" if usual is None else f" (usual in training: {usual:.3g} Å)"
+        show.say(f"widest gap{known}: step {widest[0]}, {describe_gap(look.atoms, widest[1])}")
     if rule is None or not look.broken or rule.action != "stop":
         if warned and rule is not None:
             out.print(f"{warned} of the looks broke the rule; their frames are in {output}")

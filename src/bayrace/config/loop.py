@@ -35,6 +35,10 @@ class RuleConfig(Section):
     action: Literal["stop", "record"] = Field(
         default="stop", description="stop: the run ends there; record: it goes on."
     )
+    gap: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Å; also where a distance is so far from those of the training. null: never.",
+    )
 
 
 class ExploreConfig(Section):

@@ -1,0 +1,161 @@
+"""Which distances between atoms the training data have, and which they lack.
+
+Networks that have learnt from the same data continue them in the same way, so an ensemble can agree
+on a wrong force where a distance was never seen: between the longest bond and the shortest distance
+of atoms that are not bonded, say. Such gaps need no network to be found.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayrace.data.cache import Dataset
+from bayrace.data.frame import Floats, Frame, Integers
+from bayrace.data.neighbours import neighbour_list
+
+RESOLUTION = 0.002
+"""Å, to which distances are kept."""
+
+ENOUGH = 3
+"""Distances that make a neighbourhood known: one odd frame does not."""
+
+Pair = tuple[int, int]
+"""Atomic numbers, ascending."""
+
+
+class Gap(NamedTuple):
+    """How far a distance is from those of the training data."""
+
+    size: float  # Å, to the third nearest one of these two elements; ∞ where there are fewer
+    distance: float  # Å
+    atoms: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """The distances below a cutoff in a set of structures."""
+
+    cutoff: float  # Å
+    counts: Mapping[Pair, NDArray[np.uint8]]  # in steps of RESOLUTION from 0, `_MOST` at most
+
+    @staticmethod
+    def of(data: Dataset) -> Distances:
+        """Those of a data set, periodic images included; a frame counts once in every step."""
+        kinds, steps = len(data.elements), math.ceil(data.cutoff / RESOLUTION)
+        counts = np.zeros((kinds, kinds, steps), dtype=np.uint8)
+        flat = counts.reshape(-1)
+        for frame, graph in zip(data.frames, data.graphs, strict=True):
+            pairs = _pairs(frame, graph.edges.numpy(), graph.shifts.numpy())
+            low, high = np.searchsorted(data.elements, pairs.elements)
+            met = np.unique((low * kinds + high) * steps + _step(pairs.distances))
+            flat[met] += flat[met] < _MOST
+        known = np.argwhere(counts.any(axis=2)).tolist()
+        name = data.elements
+        return Distances(data.cutoff, {(name[i], name[j]): counts[i, j] for i, j in known})
+
+    def arrays(self) -> dict[str, NDArray[np.uint8]]:
+        """The counts by names such as "6-8"."""
+        return {f"{first}-{second}": value for (first, second), value in self.counts.items()}
+
+    @staticmethod
+    def restore(cutoff: float, arrays: Mapping[str, NDArray[np.uint8]]) -> Distances:
+        """The inverse of `arrays`."""
+        return Distances(cutoff, {_pair(name): value for name, value in arrays.items()})
+
+    def gap(self, frame: Frame) -> Gap | None:
+        """The widest gap that a distance of this frame is in; None where no atoms are close."""
+        edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, self.cutoff)
+        pairs = _pairs(frame, edges, shifts)
+        if not len(pairs.distances):
+            return None
+        sizes = self._sizes(pairs, self._tables)
+        widest = int(np.argmax(sizes))
+        first, second = pairs.atoms[:, widest].tolist()
+        return Gap(float(sizes[widest]), float(pairs.distances[widest]), (first, second))
+
+    def usual(self, data: Dataset) -> float | None:
+        """The gap, Å, that 99 % of the frames of `of` do not exceed, each among all the others.
+
+        None where more of them have a pair of elements that hardly any other frame has.
+        """
+        tables, sizes = self._gaps(ENOUGH + 1), [0.0]  # the nearest distance is its own
+        for frame, graph in zip(data.frames, data.graphs, strict=True):
+            pairs = _pairs(frame, graph.edges.numpy(), graph.shifts.numpy())
+            sizes.append(self._sizes(pairs, tables).max(initial=0.0))
+        gap = float(np.quantile(sizes, 0.99, method="higher"))
+        return gap if math.isfinite(gap) else None
+
+    @cached_property
+    def _tables(self) -> Floats:
+        return self._gaps(ENOUGH)
+
+    def _gaps(self, enough: int) -> Floats:
+        """Gaps (rows, steps); row 0 is of pairs that were never met."""
+        unknown = np.full(math.ceil(self.cutoff / RESOLUTION), np.inf)
+        return np.stack([unknown, *(_gaps(counts, enough) for counts in self.counts.values())])
+
+    def _sizes(self, pairs: _Pairs, tables: Floats) -> Floats:
+        sizes: Floats = tables[self._rows[tuple(pairs.elements)], _step(pairs.distances)]
+        return sizes
+
+    @cached_property
+    def _rows(self) -> Integers:
+        """The row of each pair of atomic numbers."""
+        rows = np.zeros((_ELEMENTS, _ELEMENTS), dtype=np.int64)
+        for number, pair in enumerate(self.counts, start=1):
+            rows[pair] = number
+        return rows
+
+
+_ELEMENTS = 120
+_MOST = ENOUGH + 1  # a frame and enough others
+
+
+class _Pairs(NamedTuple):
+    """Neighbours, each pair once; an atom and its own images twice."""
+
+    atoms: Integers  # (2, e)
+    elements: Integers  # (2, e), atomic numbers, ascending
+    distances: Floats  # (e,), Å
+
+
+def _pairs(frame: Frame, edges: Integers, shifts: Integers) -> _Pairs:
+    once = edges[0] <= edges[1]
+    atoms, shift = edges[:, once], shifts[once]
+    box = np.where(frame.pbc[:, None], frame.cell, 0.0)
+    vectors = frame.positions[atoms[1]] - frame.positions[atoms[0]] + shift @ box
+    elements = np.sort(frame.numbers[atoms], axis=0)
+    return _Pairs(atoms, elements, np.linalg.norm(vectors, axis=1))
+
+
+def _step(distances: Floats) -> Integers:
+    steps: Integers = (distances / RESOLUTION).astype(np.int64)
+    return steps
+
+
+def _gaps(counts: NDArray[np.uint8], enough: int) -> Floats:
+    """From each step to the distance that is the `enough`-th nearest to it, Å.
+
+    It is the farther end of a window of so many neighbouring distances, for the nearest window.
+    """
+    known, steps = np.repeat(np.arange(len(counts)), counts), np.arange(len(counts))
+    if len(known) < enough:
+        return np.full(len(counts), np.inf)
+    first = np.searchsorted(known, steps)[:, None] + np.arange(-enough, 1)
+    first = first.clip(0, len(known) - enough)
+    last = first + enough - 1
+    reach = np.maximum(abs(steps[:, None] - known[first]), abs(steps[:, None] - known[last]))
+    gaps: Floats = RESOLUTION * reach.min(axis=1)
+    return gaps
+
+
+def _pair(name: str) -> Pair:
+    first, second = name.split("-")
+    return int(first), int(second)
