@@ -48,7 +48,7 @@ class Distances:
     @staticmethod
     def of(data: Dataset) -> Distances:
         """Those of a data set, periodic images included; a frame counts once in every step."""
-        kinds, steps = len(data.elements), math.ceil(data.cutoff / RESOLUTION)
+        kinds, steps = len(data.elements), _steps(data.cutoff)
         counts = np.zeros((kinds, kinds, steps), dtype=np.uint8)
         flat = counts.reshape(-1)
         for frame, graph in zip(data.frames, data.graphs, strict=True):
@@ -81,11 +81,11 @@ class Distances:
         return Gap(float(sizes[widest]), float(pairs.distances[widest]), (first, second))
 
     def usual(self, data: Dataset) -> float | None:
-        """The gap, Å, that 99 % of the frames of `of` do not exceed, each among all the others.
+        """The gap, Å, that 99 % of the frames of `of` do not exceed; no distance counts for itself.
 
         None where more of them have a pair of elements that hardly any other frame has.
         """
-        tables, sizes = self._gaps(ENOUGH + 1), [0.0]  # the nearest distance is its own
+        tables, sizes = self._gaps(ENOUGH + 1), [0.0]  # the nearest distance is itself
         for frame, graph in zip(data.frames, data.graphs, strict=True):
             pairs = _pairs(frame, graph.edges.numpy(), graph.shifts.numpy())
             sizes.append(self._sizes(pairs, tables).max(initial=0.0))
@@ -98,7 +98,7 @@ class Distances:
 
     def _gaps(self, enough: int) -> Floats:
         """Gaps (rows, steps); row 0 is of pairs that were never met."""
-        unknown = np.full(math.ceil(self.cutoff / RESOLUTION), np.inf)
+        unknown = np.full(_steps(self.cutoff), np.inf)
         return np.stack([unknown, *(_gaps(counts, enough) for counts in self.counts.values())])
 
     def _sizes(self, pairs: _Pairs, tables: Floats) -> Floats:
@@ -115,7 +115,7 @@ class Distances:
 
 
 _ELEMENTS = 120
-_MOST = ENOUGH + 1  # a frame and enough others
+_MOST = ENOUGH + 1  # itself and enough others
 
 
 class _Pairs(NamedTuple):
@@ -133,6 +133,10 @@ def _pairs(frame: Frame, edges: Integers, shifts: Integers) -> _Pairs:
     vectors = frame.positions[atoms[1]] - frame.positions[atoms[0]] + shift @ box
     elements = np.sort(frame.numbers[atoms], axis=0)
     return _Pairs(atoms, elements, np.linalg.norm(vectors, axis=1))
+
+
+def _steps(cutoff: float) -> int:
+    return int(cutoff / RESOLUTION) + 2  # one more, should rounding reach beyond the cutoff
 
 
 def _step(distances: Floats) -> Integers:
