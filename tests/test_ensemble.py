@@ -82,6 +82,8 @@ def test_the_stacked_potential_is_its_members(trained, members):
     result, _ = trained
     stored = Potential.load(result.folder / "model.bayrace")
     assert stored.posterior.name == "ensemble"
+    training = run.prepare(config(result.folder)).train
+    assert stored.distances.usual(training) == stored.statistics["distance_gap"]
     assert stored.statistics["epoch"] == [each.statistics["epoch"] for each in members]
     for name, value in stored.members.items():
         assert torch.equal(value, torch.cat([each.members[name] for each in members])), name

@@ -93,6 +93,7 @@ def test_members_go_on_from_their_weights(start, hot, tmp_path):
     assert tuned.posterior.samples == 2
     assert tuned.fingerprint == fingerprint([*train, *hot[:8]])
     assert set(frame_hashes(hot[:8])) < set(tuned.frames["train"])
+    assert tuned.distances.gap(hot[0]).size < potential.distances.gap(hot[0]).size
     assert rmse(tuned, hot[8:30]) < rmse(potential, hot[8:30])
     for name, value in potential.members.items():
         moved = (tuned.members[name] - value).abs().max()

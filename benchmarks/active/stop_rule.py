@@ -65,6 +65,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--probability", type=float, default=0.05)
     parser.add_argument("--over", choices=("any", "max"), default="any")
     parser.add_argument("--gap", type=float, help="Å, of distances that the training lacks")
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
@@ -82,7 +83,11 @@ def one(options: argparse.Namespace, number: int) -> Run:
     starts = embedded_frames("ethanol-test")
     place = number * len(starts) // options.runs
     settings = DynamicsSettings(
-        "nvt", options.temperature, options.steps, look_every=options.look_every, seed=number
+        "nvt",
+        options.temperature,
+        options.steps,
+        look_every=options.look_every,
+        seed=options.seed + number,
     )
     run = Run(place)
     try:
