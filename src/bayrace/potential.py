@@ -255,6 +255,7 @@ def _decode(contents: Contents, path: Path) -> Potential:
     try:
         calibration = document.get("calibration")
         spec = RaceSpec.from_json(document["spec"])
+        distances = _arrays(contents, "distances")
         return Potential(
             spec=spec,
             posterior=_posterior(contents),
@@ -265,9 +266,7 @@ def _decode(contents: Contents, path: Path) -> Potential:
             fingerprint=document["fingerprint"],
             calibration=None if calibration is None else Calibration.from_json(calibration),
             frames=_arrays(contents, "frames"),
-            distances=Distances.restore(spec.cutoff, found)
-            if (found := _arrays(contents, "distances"))
-            else None,
+            distances=Distances.restore(spec.cutoff, distances) if distances else None,
             version=document["version"],
         )
     except (KeyError, TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Floats, Frame, symbols_of
-from bayrace.data.neighbours import neighbour_list
+from bayrace.data.neighbours import edge_lengths, neighbour_list
 from bayrace.data.summary import DataReport, report
 
 __all__ = ["DataReport", "check_frame", "check_frames", "problems", "report"]
@@ -143,9 +143,7 @@ def _degenerate_cell(frame: Frame) -> Iterator[str]:
 
 def _overlap(frame: Frame) -> Iterator[str]:
     edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, _SEARCH)
-    cell = np.where(frame.pbc[:, None], frame.cell, 0.0)
-    vectors = frame.positions[edges[1]] - frame.positions[edges[0]] + shifts @ cell
-    distances = np.linalg.norm(vectors, axis=1)
+    distances = edge_lengths(frame.positions, frame.cell, frame.pbc, edges, shifts)
     if distances.min(initial=np.inf) >= OVERLAP:
         return
     worst = int(np.argmin(distances))

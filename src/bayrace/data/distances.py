@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bayrace.data.cache import Dataset
 from bayrace.data.frame import Floats, Frame, Integers
-from bayrace.data.neighbours import neighbour_list
+from bayrace.data.neighbours import edge_lengths, neighbour_list
 
 RESOLUTION = 0.002
 """Å, to which distances are kept."""
@@ -128,11 +128,9 @@ class _Pairs(NamedTuple):
 
 def _pairs(frame: Frame, edges: Integers, shifts: Integers) -> _Pairs:
     once = edges[0] <= edges[1]
-    atoms, shift = edges[:, once], shifts[once]
-    box = np.where(frame.pbc[:, None], frame.cell, 0.0)
-    vectors = frame.positions[atoms[1]] - frame.positions[atoms[0]] + shift @ box
-    elements = np.sort(frame.numbers[atoms], axis=0)
-    return _Pairs(atoms, elements, np.linalg.norm(vectors, axis=1))
+    atoms = edges[:, once]
+    distances = edge_lengths(frame.positions, frame.cell, frame.pbc, atoms, shifts[once])
+    return _Pairs(atoms, np.sort(frame.numbers[atoms], axis=0), distances)
 
 
 def _steps(cutoff: float) -> int:

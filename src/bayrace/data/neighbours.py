@@ -39,6 +39,20 @@ def neighbour_list(
     return np.stack([receivers[order], senders[order]]), shifts[order]
 
 
+def edge_lengths(
+    positions: Floats,
+    cell: Floats,
+    pbc: npt.NDArray[np.bool_],
+    edges: Integers,
+    shifts: Integers,
+) -> Floats:
+    """Return (E,): the distance r_ij of each edge of a `neighbour_list`, or of some of them."""
+    box = np.where(pbc[:, None], cell, 0.0)
+    vectors = positions[edges[1]] - positions[edges[0]] + shifts @ box
+    lengths: Floats = np.linalg.norm(vectors, axis=1)
+    return lengths
+
+
 def reverse_edges(edges: Integers, shifts: Integers) -> Integers:
     """Return (E,): for each edge of a `neighbour_list`, the index of its reverse.
 
