@@ -93,6 +93,15 @@ class Potential:
     def _weight(self) -> Tensor:
         return next(iter(self.posterior.draw(1, seed=SEED).values()))
 
+    @property
+    def gap_limit(self) -> float | None:
+        """Å: twice the gap that is usual between distances of the training data, if it is known.
+
+        Dynamics should not come to a distance that is farther from all of them.
+        """
+        usual = self.statistics.get("distance_gap") if self.distances is not None else None
+        return 2 * float(usual) if usual else None
+
     def to(
         self, *, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
     ) -> Potential:

@@ -15,7 +15,8 @@ from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, noise
 from bayrace.model.race import Race
 from bayrace.testing import small_spec
-from bayrace.train.optim import OptimiserSettings, clip, init, step
+from bayrace.train.adam import AdamSettings
+from bayrace.train.optim import clip, init, step
 from bayrace.types import GraphBatch, Labels, Params
 
 Floats = npt.NDArray[np.float64]
@@ -116,7 +117,7 @@ def _fit(
     """
     warm = GaussianNoise(model.noise_spec, LAMBDAS, beta=0.0, warmup=True)
     likelihood = replace(warm, warmup=False)
-    settings = OptimiserSettings("amsgrad", 0.02, 0.0, (0.9, 0.999), 1e-8)
+    settings = AdamSettings("amsgrad", 0.02, 0.0, (0.9, 0.999), 1e-8)
     params = {name: value.clone().requires_grad_() for name, value in start.items()}
     state, total = init(settings, params), epochs * len(data)
     for done in range(total):

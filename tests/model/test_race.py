@@ -23,12 +23,13 @@ from bayrace.testing import (
 from bayrace.types import Outputs
 
 ELEMENTS = (1, 6, 8)
+NOT_SPEC = ("normalise", "dtype", "repulsion", "radial_continue")  # of a preset
 JOINT = NoiseSpec("joint", "extensive", "equivariant", stress=True)
 SMALL_CELL = np.array([[3.1, 0, 0], [0.6, 2.9, 0], [0.2, -0.5, 3.3]])  # shorter than the cutoff
 
 
 def spec_of(preset: str, **changes: object) -> RaceSpec:
-    values = {k: v for k, v in PRESETS[preset]["model"].items() if k not in ("normalise", "dtype")}
+    values = {k: v for k, v in PRESETS[preset]["model"].items() if k not in NOT_SPEC}
     values |= {"mean_neighbours": 10.0, "radial_hidden": tuple(values["radial_hidden"])}
     values |= {"elements": ELEMENTS, "noise": JOINT, "scale": 0.7, "shift": (0.1, -0.2, 0.3)}
     return RaceSpec(**(values | changes))

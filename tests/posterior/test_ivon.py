@@ -20,7 +20,7 @@ from bayrace.model.noise import Lambdas, NoiseSpec
 from bayrace.model.pair import PairModel
 from bayrace.posterior.ivon import Ivon, IvonOptions, fit
 from bayrace.train.loop import TrainSettings
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.adam import AdamSettings
 from bayrace.train.schedule import WarmupCosine
 from bayrace.types import Posterior
 
@@ -47,7 +47,7 @@ def options(**changes: Any) -> IvonOptions:
 
 def settings(**changes: Any) -> TrainSettings:
     base = TrainSettings(
-        optimiser=OptimiserSettings("amsgrad", 0.01, 0.0, (0.9, 0.999), 1e-8),  # not used
+        optimiser=AdamSettings("amsgrad", 0.01, 0.0, (0.9, 0.999), 1e-8),  # not used
         schedule=WarmupCosine(warmup=100, floor=0.01),  # the configuration's default
         batch_size=18,
         edge_budget=None,

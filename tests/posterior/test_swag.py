@@ -19,7 +19,7 @@ from bayrace.model.pair import PairModel
 from bayrace.posterior.swag import SNAPSHOTS, Collector, Scaling, Swag, SwagOptions, fit
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import FitResult, TrainSettings
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.adam import AdamSettings
 from bayrace.train.schedule import Plateau
 from bayrace.types import Params, Posterior
 
@@ -189,7 +189,7 @@ def data(count: int, *, seed: int) -> Dataset:
 
 def settings(**changes: Any) -> TrainSettings:
     base = TrainSettings(
-        optimiser=OptimiserSettings("amsgrad", 0.5, 0.0, (0.9, 0.999), 1e-8),
+        optimiser=AdamSettings("amsgrad", 0.5, 0.0, (0.9, 0.999), 1e-8),
         schedule=Plateau(factor=0.5, patience=0, threshold=0.1, minimum=0.0),
         batch_size=4,
         edge_budget=None,

@@ -1,6 +1,6 @@
 """A small real training run, as functions for the tests and as a script they can kill.
 
-python runner.py FOLDER PAUSE CHECKPOINT_EVERY [ivon]: trains four epochs, writing the number of
+python runner.py FOLDER PAUSE CHECKPOINT_EVERY [ivon | muon | soap]: trains four epochs, writing the number of
 each step and then sleeping PAUSE seconds.
 """
 
@@ -17,12 +17,16 @@ import torch
 from bayrace.data.cache import Dataset
 from bayrace.data.frame import Frame
 from bayrace.likelihood.mse import SquaredError
-from bayrace.model.noise import Lambdas
+from bayrace.model.noise import NO_NOISE, Lambdas
 from bayrace.model.pair import PairModel
+from bayrace.model.race import Race
+from bayrace.testing.structures import small_spec
+from bayrace.train.adam import AdamSettings
 from bayrace.train.ivon import IvonSettings
 from bayrace.train.loop import FitResult, StepEvent, TrainSettings, fit, stop_on_signals
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.muon import MuonSettings
 from bayrace.train.schedule import Plateau
+from bayrace.train.soap import SoapSettings
 
 CUTOFF = 4.0
 ELEMENTS = (1, 8)
@@ -82,9 +86,15 @@ def model() -> PairModel:
     return PairModel(elements=ELEMENTS, cutoff=CUTOFF, functions=5)
 
 
+def race() -> Race:
+    """A network with matrices among its parameters."""
+    sizes = {"hidden": "8x0e+8x1o", "features": 8, "layers": 1, "cutoff": CUTOFF}
+    return Race(small_spec(ELEMENTS, noise=NO_NOISE, radial_knots=16, **sizes), kernel="plain")
+
+
 def settings(**changes: object) -> TrainSettings:
     base = TrainSettings(
-        optimiser=OptimiserSettings(
+        optimiser=AdamSettings(
             name="amsgrad", lr=0.05, weight_decay=0.0, betas=(0.9, 0.999), eps=1e-8
         ),
         schedule=Plateau(factor=0.5, patience=1, threshold=1e-4, minimum=1e-6),
@@ -122,6 +132,13 @@ def ivon(**changes: object) -> dict[str, object]:
     return {"optimiser": replace(optimiser, **changes), "clip": None, "ema": None}
 
 
+def preconditioned(name: str) -> dict[str, object]:
+    """Changes of the settings that make the optimiser Muon or SOAP; `train` takes `race` then."""
+    adam = AdamSettings("adamw", lr=0.02, weight_decay=0.01, betas=(0.9, 0.99), eps=1e-8)
+    optimiser = MuonSettings(adam, momentum=0.9) if name == "muon" else SoapSettings(adam, 0.9)
+    return {"optimiser": optimiser, "clip": None, "clip_relative": 1.5}
+
+
 def train(
     folder: Path, *, pause: float = 0.0, resume: bool = False, **changes: object
 ) -> FitResult:
@@ -133,13 +150,15 @@ def train(
             sys.stdout.flush()
             time.sleep(pause)
 
+    chosen = settings(**changes)
+    preconditions = isinstance(chosen.optimiser, MuonSettings | SoapSettings)
     with stop_on_signals() as stop:
         return fit(
-            model(),
+            race() if preconditions else model(),
             lambda epoch: squares(),
             dataset(20, seed=0),
             dataset(6, seed=1),
-            settings=settings(**changes),
+            settings=chosen,
             folder=folder,
             resume=resume,
             observer=observer,
@@ -149,11 +168,12 @@ def train(
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    kind = sys.argv[4] if len(sys.argv) > 4 else ""
     result = train(
         Path(sys.argv[1]),
         max_epochs=4,
         pause=float(sys.argv[2]),
         checkpoint_every=float(sys.argv[3]),
-        **(ivon() if "ivon" in sys.argv[4:] else {}),
+        **(ivon() if kind == "ivon" else preconditioned(kind) if kind else {}),
     )
     sys.stdout.write(f"ended: {result.reason}\n")

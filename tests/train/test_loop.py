@@ -13,7 +13,7 @@ from bayrace.model.derivatives import evaluate
 from bayrace.model.pair import PairModel
 from bayrace.train import checkpoint
 from bayrace.train.loop import Event, StepEvent, TrainingDiverged, ValidEvent, fit
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.adam import AdamSettings
 from bayrace.train.schedule import Constant, WarmupCosine
 from bayrace.types import Params
 
@@ -47,7 +47,7 @@ def test_reaches_the_least_squares_optimum(
     data = runner.dataset(12, seed=0)
     model = PairModel(elements=(1, 8), cutoff=runner.CUTOFF, functions=2)
     weights, minimum = least_squares(model, data)
-    optimiser = OptimiserSettings(name=name, lr=lr, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-12)
+    optimiser = AdamSettings(name=name, lr=lr, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-12)
     chosen = runner.settings(
         optimiser=optimiser,
         schedule=WarmupCosine(warmup=5, floor=0.0),

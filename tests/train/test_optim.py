@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from bayrace.train import optim
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.adam import AdamSettings
 from bayrace.types import Params
 
 
-def settings(name: str = "amsgrad", **changes: object) -> OptimiserSettings:
+def settings(name: str = "amsgrad", **changes: object) -> AdamSettings:
     values = {"lr": 0.01, "weight_decay": 0.03, "betas": (0.9, 0.99), "eps": 1e-8} | changes
-    return OptimiserSettings(name=name, **values)
+    return AdamSettings(name=name, **values)
 
 
 def made(seed: int) -> Params:

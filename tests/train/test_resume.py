@@ -100,6 +100,21 @@ def test_kill_while_learning_variances(runner: ModuleType, tmp_path: Path) -> No
         runner.train(whole, max_epochs=4, resume=True, **runner.ivon(ess=40.0))
 
 
+@pytest.mark.parametrize("name", ["muon", "soap"])
+def test_kill_with_an_optimiser_that_preconditions(
+    runner: ModuleType, tmp_path: Path, name: str
+) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    code, _ = start_and_signal(killed, signal.SIGKILL, at_step=13, pause=0.01, every=0.0, more=name)
+    assert code == -signal.SIGKILL
+    assert 5 <= checkpoint.load(killed / checkpoint.LAST)[1]["counters"]["step"] < 20
+    runner.train(killed, max_epochs=4, resume=True, **runner.preconditioned(name))
+    runner.train(whole, max_epochs=4, **runner.preconditioned(name))
+    assert_same_end(killed, whole)
+    assert "optimiser/momentum/8x8" in end(whole)[0]
+    assert end(whole)[1]["usual_norm"] > 0
+
+
 def test_epochs_after_the_checkpoint_are_seen_again_and_the_same(
     runner: ModuleType, tmp_path: Path
 ) -> None:

@@ -51,9 +51,12 @@ def md(
         Literal["any", "max"], typer.Option(help="Error on any atom, or on the worst alone.")
     ] = "any",
     gap: Annotated[
-        float | None,
-        typer.Option(help="Stop rule: also where a distance is so far, Å, from the training's."),
-    ] = None,
+        str,
+        typer.Option(
+            help="Stop rule: also where two atoms are at a distance that is farther than this, Å, "
+            "from those of the training data; auto: twice what is usual among them; off."
+        ),
+    ] = "auto",
     look_every: Annotated[int, typer.Option(min=1, help="Steps between looks at σ.")] = 1,
     thermostat: Annotated[Literal["langevin", "bussi"], typer.Option(help="nvt.")] = "langevin",
     friction: Annotated[float, typer.Option(help="langevin: 1/fs.")] = 0.01,
@@ -70,8 +73,8 @@ def md(
     """Run molecular dynamics, and stop where the forces can no longer be trusted.
 
     The rule: stop when P(|force error| > x on any atom) > p, by the calibrated uncertainty. The
-    frame that broke it is the last of the trajectory, and the exit code is 3. With --gap it also
-    stops where two atoms come to a distance that the training data lack.
+    frame that broke it is the last of the trajectory, and the exit code is 3. It also stops where
+    two atoms come to a distance that the training data lack; --gap says how far off is too far.
 
     \b
     Examples:
@@ -100,18 +103,31 @@ def md(
         look_every=look_every,
         seed=seed,
     )
-    rule = None
-    if action != "off":
-        rule = StopRule(bound, probability, over=over, action=action, gap=gap)
     frame = read_start(start, output, overwrite=overwrite)
     settle()
     potential = Potential.load(model, device=device)
+    rule = None
+    if action != "off":
+        limit = gap_limit(gap, potential)
+        rule = StopRule(bound, probability, over=over, action=action, gap=limit)
     if rule is not None and potential.calibration is None:
         console(stderr=True).print(
             "[yellow]warning:[/] this potential is not calibrated, so the stop rule trusts its raw "
             "uncertainty; calibrate it with bayrace calibrate"
         )
     run(potential, frame, settings, rule, output, every)
+
+
+def gap_limit(gap: str, potential: Potential) -> float | None:
+    """How far, Å, a distance may be from those of the training data; None: as far as it likes."""
+    if gap == "auto":
+        return potential.gap_limit
+    if gap == "off":
+        return None
+    try:
+        return float(gap)
+    except ValueError:
+        raise ValueError(f"--gap {gap}: give a distance in Å, such as 0.05, auto or off") from None
 
 
 def read_start(start: str, output: Path, *, overwrite: bool) -> Frame:

@@ -11,6 +11,7 @@ import torch
 from bayrace.config.load import ConfigError
 from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
 from bayrace.data.cache import Dataset
+from bayrace.data.frame import covalent_radii
 from bayrace.data.read import LabelKeys
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
@@ -21,7 +22,10 @@ from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.posterior.llpr import LlprOptions
 from bayrace.posterior.swag import SwagOptions
 from bayrace.potential import resolve_device
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.adam import AdamSettings
+from bayrace.train.muon import MuonSettings
+from bayrace.train.optim import Optimiser
+from bayrace.train.soap import SoapSettings
 from bayrace.train.schedule import Constant, Plateau, Schedule, WarmupCosine
 from bayrace.train.settings import Rehearsal, TrainSettings
 from bayrace.types import Likelihood
@@ -99,6 +103,8 @@ def race_spec(config: Config, train: Dataset) -> RaceSpec:
         noise=noise_spec(config.loss, members=config.posterior.shallow.members),
         scale=train.force_rms() if model.normalise else 1.0,
         shift=train.atomic_shift() if model.normalise else (0.0,) * len(train.elements),
+        shortest=train.shortest_distance() if model.radial_knots and model.radial_continue else 0.0,
+        repulsion_radii=covalent_radii(train.elements) if model.repulsion else (),
     )
 
 
@@ -128,13 +134,7 @@ def train_settings(config: Config) -> TrainSettings:
     """What the training loop is told."""
     train, rehearse = config.train, config.train.rehearse
     return TrainSettings(
-        optimiser=OptimiserSettings(
-            name=train.optimiser,
-            lr=train.lr,
-            weight_decay=train.weight_decay,
-            betas=train.betas,
-            eps=train.eps,
-        ),
+        optimiser=_optimiser(train),
         schedule=_schedule(train),
         batch_size=train.batch_size,
         edge_budget=train.edge_budget,
@@ -142,6 +142,7 @@ def train_settings(config: Config) -> TrainSettings:
         max_epochs=train.max_epochs,
         max_time=train.max_time,
         clip=train.clip,
+        clip_relative=train.clip_relative,
         ema=train.ema,
         valid_every=train.valid_every,
         early_stopping=train.early_stopping,
@@ -154,6 +155,17 @@ def train_settings(config: Config) -> TrainSettings:
         device=_device(train.device),
         rehearsal=None if rehearse is None else Rehearsal(rehearse.known, rehearse.take),
     )
+
+
+def _optimiser(train: TrainConfig) -> Optimiser:
+    adam = AdamSettings("adamw", train.lr, train.weight_decay, train.betas, train.eps)
+    match train.optimiser:
+        case "muon":
+            return MuonSettings(adam, momentum=train.momentum)
+        case "soap":
+            return SoapSettings(adam, memory=train.momentum)
+        case name:
+            return replace(adam, name=name)
 
 
 def _schedule(train: TrainConfig) -> Schedule:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayrace.data.batch import Graph, batch_order, build_graph, collate
 from bayrace.data.frame import DataError, Frame, Integers
+from bayrace.data.neighbours import edge_lengths
 from bayrace.data.reference import mean_energies, reference_energy
 from bayrace.types import GraphBatch, Labels, Params
 
@@ -75,6 +76,22 @@ class Dataset:
         atoms = sum(len(frame.numbers) for frame in self.frames)
         edges = int(self.edges.sum())
         return edges / atoms if edges else 1.0
+
+    def shortest_distance(self) -> float:
+        """Å: the third smallest among the shortest of each frame, since one may be odd.
+
+        0 where fewer than three frames have atoms within the cutoff.
+        """
+        shortest = [
+            float(
+                edge_lengths(
+                    frame.positions, frame.cell, frame.pbc, graph.edges.numpy(), graph.shifts.numpy()
+                ).min()
+            )
+            for frame, graph in zip(self.frames, self.graphs, strict=True)
+            if graph.edges.shape[1]
+        ]
+        return sorted(shortest)[2] if len(shortest) > 2 else 0.0
 
     def force_rms(self) -> float:
         """Root mean square of all labelled force components, eV/Å; 1 where there are none."""

@@ -25,10 +25,12 @@ _OURS = _COMMON | {
     "cutoff": 5.0,
     "l_max": 2,
     "mean_neighbours": "auto",
-    "radial_knots": 128,
+    "radial_knots": 16,
     "gate": False,
     "self_contraction": True,
     "pair_radial": False,
+    "radial_continue": False,
+    "repulsion": False,
     "normalise": True,
 }
 
@@ -39,6 +41,8 @@ _PAPER = _COMMON | {
     "gate": False,
     "self_contraction": False,
     "pair_radial": False,
+    "radial_continue": False,
+    "repulsion": False,
     "normalise": False,
 }
 

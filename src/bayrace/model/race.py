@@ -22,6 +22,7 @@ from bayrace.model.maps import join, layer_maps, select, split
 from bayrace.model.noise import NoiseSpec
 from bayrace.model.radial import TABLE, Radial
 from bayrace.model.readout import Readout, heads_of, readout
+from bayrace.model.repulsion import repulsion
 from bayrace.model.spec import RaceSpec
 from bayrace.nn import convolution, mixing, products, splines
 from bayrace.nn.convolution import convolve
@@ -121,7 +122,8 @@ class Race:
             own = _scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
             readouts.append(readout(self.spec.noise, layer, own, features))
-        return heads_of(self.spec, readouts, batch)
+        pairs = repulsion(self.spec, geometry.distance, batch) if self.spec.repulsion_radii else None
+        return heads_of(self.spec, readouts, batch, known=pairs)
 
     def last_layer(self, params: Params) -> Tensor:
         """The weights that energies are linear in, (D,): Heads.hidden @ these, and constants."""

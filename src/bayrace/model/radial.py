@@ -57,8 +57,13 @@ class Radial:
         gain = own["pair_gain"].unsqueeze(1) if spec.pair_radial else None
         hidden = self._hidden(weights, basis, gain)  # (knots + 1, H), or one for each kind
         # the last layer is linear, so it may come after the coefficients
-        solved = coefficients(knots, hidden) @ hidden
+        solved = coefficients(knots, hidden, first=self._first_interval()) @ hidden
         return linear(solved, weights[-1]).flatten(0, -2)
+
+    def _first_interval(self) -> int:
+        """The interval of the splines that is continued below: at least half of it has data."""
+        intervals = self.spec.radial_knots / self.spec.cutoff
+        return min(int(self.spec.shortest * intervals + 0.5), self.spec.radial_knots - 4)
 
     def _weights(self, own: Mapping[str, Tensor]) -> list[Tensor]:
         return [own[f"radial.{k}"] for k in range(len(self.spec.radial_hidden) + 1)]

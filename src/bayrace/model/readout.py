@@ -50,8 +50,13 @@ def readout(
     return Readout(torch.cat([scalars, summed.mT.flatten(1)], dim=-1), hidden)
 
 
-def heads_of(spec: RaceSpec, readouts: list[Readout], batch: GraphBatch) -> Heads:
-    """Sum energies and average noise heads over layers; back to eV."""
+def heads_of(
+    spec: RaceSpec, readouts: list[Readout], batch: GraphBatch, *, known: Tensor | None
+) -> Heads:
+    """Sum energies and average noise heads over layers; back to eV.
+
+    `known` are energies of atoms (N,), eV, that need not be learnt.
+    """
     noise = spec.noise
     numbers = torch.stack([readout.numbers for readout in readouts])  # (T, N, H)
     hidden = _last_hidden(spec, [readout.hidden for readout in readouts])
@@ -62,6 +67,8 @@ def heads_of(spec: RaceSpec, readouts: list[Readout], batch: GraphBatch) -> Head
     shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
     shift = shift.repeat(len(batch.species_counts) // len(spec.shift))  # once per member
     per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
+    if known is not None:
+        per_atom = per_atom + known
     energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
     if noise.kind == "none":
         return Heads(energy, per_atom, None, None, None, hidden)

@@ -39,6 +39,8 @@ class RaceSpec:
     noise: NoiseSpec
     scale: float  # eV; the network works in units of it
     shift: tuple[float, ...]  # eV, added to the energy of each atom by element
+    shortest: float = 0.0  # Å, distance in the training set, below which splines are continued
+    repulsion_radii: tuple[float, ...] = ()  # Å, of each element; none: no repulsion
 
     def __post_init__(self) -> None:
         _check(self)
@@ -51,10 +53,11 @@ class RaceSpec:
     def from_json(cls, values: Mapping[str, Any]) -> RaceSpec:
         """Rebuild from `to_json`, refusing missing and unknown names."""
         names = {field.name for field in fields(cls)}
-        plain = {"radial_knots": 0, **values}  # the splines came after the first potentials
+        # what came after the first potentials
+        plain = {"radial_knots": 0, "shortest": 0.0, "repulsion_radii": (), **values}
         if wrong := names ^ set(plain):
             raise ValueError(f"model specification: unexpected or missing keys {sorted(wrong)}")
-        for name in ("elements", "radial_hidden", "shift"):
+        for name in ("elements", "radial_hidden", "shift", "repulsion_radii"):
             plain[name] = tuple(plain[name])
         plain["noise"] = NoiseSpec(**plain["noise"])
         return cls(**plain)
@@ -65,6 +68,10 @@ def _check(spec: RaceSpec) -> None:
         raise ValueError(f"elements={spec.elements}: give ascending atomic numbers, at least one")
     if len(spec.shift) != len(spec.elements):
         raise ValueError(f"shift={spec.shift}: give one value for each of {spec.elements}")
+    if spec.repulsion_radii and len(spec.repulsion_radii) != len(spec.elements):
+        raise ValueError(
+            f"repulsion_radii={spec.repulsion_radii}: give one for each of {spec.elements}, or none"
+        )
     if not spec.cutoff > 0:
         raise ValueError(f"cutoff={spec.cutoff}: give a positive distance in Å, e.g. 5.0")
     if not (spec.mean_neighbours > 0 and spec.scale > 0):

@@ -88,19 +88,23 @@ def spline_plain(
     return torch.einsum("pk,pkw->pw", weights, table[rows])
 
 
-def coefficients(intervals: int, like: Tensor) -> Tensor:
+def coefficients(intervals: int, like: Tensor, *, first: int = 0) -> Tensor:
     """The matrix (intervals + 3, intervals + 1) from values at the knots to coefficients.
 
     The last three coefficients are 0, which is what lets the spline end at the cutoff with two
     continuous derivatives. A function that does so itself loses nothing: those three are then of
     the order of the error, (1/intervals)⁴.
+
+    Below the interval `first`, counted from 0, the polynomial of that interval goes on.
     """
     return constant(
-        ("spline", intervals), like, lambda dtype, device: _solve(intervals).to(device, dtype)
+        ("spline", intervals, first),
+        like,
+        lambda dtype, device: _solve(intervals, first).to(device, dtype),
     )
 
 
-def _solve(intervals: int) -> Tensor:
+def _solve(intervals: int, first: int) -> Tensor:
     n = intervals
     system = np.zeros((n + 3, n + 3))
     for knot in range(n + 1):
@@ -109,6 +113,8 @@ def _solve(intervals: int) -> Tensor:
     system[n + 2, [n, n + 2]] = 1, -1  # flat at the cutoff
     inverse = np.linalg.inv(system)[:, : n + 1]
     inverse[n:] = 0
+    for row in reversed(range(first)):  # fourth differences of a cubic's coefficients are 0
+        inverse[row] = np.array([4, -6, 4, -1]) @ inverse[row + 1 : row + 5]
     return torch.from_numpy(np.ascontiguousarray(inverse))
 
 

@@ -25,7 +25,8 @@ from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import Event, FitResult
 from bayrace.train.loop import fit as train_loop
 from bayrace.train.normal import generator, normal_like
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.ivon import IvonSettings
+from bayrace.train.optim import with_rate
 from bayrace.train.schedule import Constant
 from bayrace.train.settings import TrainSettings
 from bayrace.types import Likelihood, Model, Params
@@ -211,14 +212,14 @@ def fit(
 
 def _constant(settings: TrainSettings, options: SwagOptions) -> TrainSettings:
     """The settings of the tail: no schedule, no average, and it ends after its epochs."""
-    if not isinstance(settings.optimiser, OptimiserSettings):
+    if isinstance(settings.optimiser, IvonSettings):
         raise ValueError(
             f"swag: optimiser {settings.optimiser.name!r} has a posterior of its own; "
-            "use amsgrad or adamw"
+            "use muon, soap, amsgrad or adamw"
         )
     return replace(
         settings,
-        optimiser=replace(settings.optimiser, lr=options.lr),
+        optimiser=with_rate(settings.optimiser, options.lr),
         schedule=Constant(),
         max_epochs=options.epochs,
         max_time=None,

@@ -1,68 +1,50 @@
-"""Optimisers on plain dictionaries of tensors: AMSGrad (Reddi 2018), AdamW (Loshchilov 2019), EMA.
+"""One way to call every optimiser, and what they share: clipping and the moving average.
 
-IVON, which has a file of its own, goes through the same three functions: init, trial and step.
-Nothing is hidden: the state of an optimiser is a dictionary of tensors that a checkpoint can hold.
-Updates are in place and use torch's fused and multi-tensor kernels, so that a hundred small tensors
-cost a fraction of a millisecond.
+Adam, Muon, SOAP and IVON have a file each. Nothing is hidden: the state of an optimiser is a dictionary of
+tensors that a checkpoint can hold, and parameters and state are changed in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from bayrace.train import ivon
+from bayrace.train import adam, ivon, muon, soap
+from bayrace.train.adam import AdamSettings
 from bayrace.train.ivon import IvonSettings
+from bayrace.train.muon import MuonSettings
+from bayrace.train.soap import SoapSettings
 from bayrace.types import Params
 
 OptimiserState = dict[str, Tensor]
-"""`count` (steps taken, int64 on the CPU) and `mean/…`, `square/…`, `maximum/…` per parameter."""
+"""`count` (steps taken, int64 on the CPU) and what the optimiser remembers, by kind and name."""
+
+_NORM_MEMORY = 0.01  # share of the newest gradient in the usual norm
+
+Optimiser = AdamSettings | MuonSettings | SoapSettings | IvonSettings
 
 
-@dataclass(frozen=True)
-class OptimiserSettings:
-    """Which Adam: `amsgrad` adds weight decay to the gradient, `adamw` decays the weights."""
-
-    name: Literal["amsgrad", "adamw"]
-    lr: float  # the peak; a schedule scales it
-    weight_decay: float
-    betas: tuple[float, float]
-    eps: float
-
-    def __post_init__(self) -> None:
-        if self.name not in ("amsgrad", "adamw"):
-            raise ValueError(f"optimiser {self.name!r} is unknown; use 'amsgrad' or 'adamw'")
-        if not self.lr > 0:
-            raise ValueError(f"lr={self.lr}: the learning rate must be positive, for example 0.01")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(
-                f"betas={self.betas}: both must be in [0, 1), for example (0.9, 0.999)"
-            )
-        if self.weight_decay < 0 or self.eps < 0:
-            raise ValueError(
-                f"weight_decay={self.weight_decay}, eps={self.eps}: neither may be negative"
-            )
-
-
-Optimiser = OptimiserSettings | IvonSettings
+def with_rate(settings: Optimiser, lr: float) -> Optimiser:
+    """The same optimiser with another learning rate."""
+    if isinstance(settings, MuonSettings | SoapSettings):
+        return replace(settings, adam=replace(settings.adam, lr=lr))
+    return replace(settings, lr=lr)
 
 
 def init(settings: Optimiser, params: Params) -> OptimiserState:
-    """The state before the first step: zero moments of the parameters' shapes."""
-    if isinstance(settings, IvonSettings):
-        return ivon.init(settings, params)
-    slots = ("mean", "square", "maximum") if settings.name == "amsgrad" else ("mean", "square")
-    state = {
-        f"{slot}/{name}": torch.zeros_like(value, requires_grad=False)
-        for slot in slots
-        for name, value in params.items()
-    }
-    state["count"] = torch.zeros((), dtype=torch.int64)
-    return state
+    """The state before the first step."""
+    match settings:
+        case IvonSettings():
+            return ivon.init(settings, params)
+        case MuonSettings():
+            return muon.init(settings, params)
+        case SoapSettings():
+            return soap.init(settings, params)
+        case AdamSettings():
+            return adam.init(settings, params)
 
 
 def trial(
@@ -85,29 +67,16 @@ def step(
     noise: Params | None = None,
 ) -> None:
     """Update `params` and `state` in place; `grads` follow the order of `params`."""
-    if isinstance(settings, IvonSettings):
-        assert noise is not None
-        ivon.update(settings, params, grads, state, noise, lr=lr)
-        return
-    count = int(state["count"].add_(1))
-    values = list(params.values())
-    amsgrad = settings.name == "amsgrad"
-    update = torch._fused_adam_ if amsgrad else torch._fused_adamw_
-    update(
-        values,
-        list(grads),
-        _slot(state, "mean", params),
-        _slot(state, "square", params),
-        _slot(state, "maximum", params) if amsgrad else [],
-        [torch.tensor(float(count), device=values[0].device)] * len(values),
-        lr=lr,
-        beta1=settings.betas[0],
-        beta2=settings.betas[1],
-        weight_decay=settings.weight_decay,
-        eps=settings.eps,
-        amsgrad=amsgrad,
-        maximize=False,
-    )
+    match settings:
+        case IvonSettings():
+            assert noise is not None
+            ivon.update(settings, params, grads, state, noise, lr=lr)
+        case MuonSettings():
+            muon.update(settings, params, grads, state, lr=lr)
+        case SoapSettings():
+            soap.update(settings, params, grads, state, lr=lr)
+        case AdamSettings():
+            adam.update(settings, params, grads, state, lr=lr)
 
 
 @torch.no_grad()
@@ -128,6 +97,11 @@ def clip(grads: Sequence[Tensor], *, maximum: float) -> Tensor:
     return norm
 
 
+def usual_norm(usual: float, norm: float, *, count: int) -> float:
+    """A running mean of the norms of `count` clipped gradients, the newest of which is `norm`."""
+    return usual + (norm - usual) * max(1 / count, _NORM_MEMORY)
+
+
 @torch.no_grad()
 def update_average(average: Params, params: Params, *, decay: float, count: int) -> None:
     """Exponential moving average in place, after `count` earlier updates.
@@ -138,6 +112,3 @@ def update_average(average: Params, params: Params, *, decay: float, count: int)
     warm = min(decay, (1 + count) / (10 + count))
     torch._foreach_lerp_(list(average.values()), list(params.values()), 1 - warm)
 
-
-def _slot(state: OptimiserState, slot: str, params: Params) -> list[Tensor]:
-    return [state[f"{slot}/{name}"] for name in params]

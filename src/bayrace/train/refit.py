@@ -19,12 +19,12 @@ from bayrace.data.cache import Dataset, epoch_batches
 from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import NoisyModel
 from bayrace.train import optim
-from bayrace.train.optim import OptimiserSettings
+from bayrace.train.adam import AdamSettings
 from bayrace.train.settings import TrainSettings
 from bayrace.types import GraphBatch, Labels, Likelihood, Outputs, Params
 
 LR = 0.02
-_OPTIMISER = OptimiserSettings("adamw", lr=LR, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-8)
+_OPTIMISER = AdamSettings("adamw", lr=LR, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-8)
 _BATCH = 20  # structures
 
 

@@ -1,0 +1,47 @@
+"""The matrices among the parameters, those of one shape stacked: what Muon and SOAP work on.
+
+A parameter of two or more dimensions whose last two have at least SMALLEST entries is a matrix, or several: leading
+dimensions count them. Where these are many themselves (the 32 × 32 × 32 numbers of a product, say), the parameter
+is one tall matrix instead: as a stack it would cost ten times as much and learns no better (docs/benchmarks.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from bayrace.types import Params
+
+SMALLEST = 8
+
+
+def parted(params: Params) -> tuple[dict[str, list[str]], Params]:
+    """Names of the matrices by their shape, such as "32x32", and all other parameters."""
+    stacks: dict[str, list[str]] = {}
+    others: Params = {}
+    for name, value in params.items():
+        if value.ndim >= 2 and min(value.shape[-2:]) >= SMALLEST:
+            stacks.setdefault("x".join(map(str, value.shape)), []).append(name)
+        else:
+            others[name] = value
+    return stacks, others
+
+
+def stacked(names: Sequence[str], values: Mapping[str, Tensor]) -> Tensor:
+    """The matrices of these parameters, which have one shape, (B, m, n)."""
+    together = torch.stack([values[name] for name in names])
+    if together.ndim == 4 and together.shape[1] >= SMALLEST:
+        return together.flatten(1, 2)
+    return together.flatten(0, -3)
+
+
+@torch.no_grad()
+def move(names: Sequence[str], params: Params, steps: Tensor, *, shrink: float) -> None:
+    """Multiply the parameters by `shrink` and subtract their part of `steps`, in place."""
+    values = [params[name] for name in names]
+    if shrink != 1:
+        torch._foreach_mul_(values, shrink)
+    parts = steps.reshape(len(names), *values[0].shape).unbind()
+    torch._foreach_sub_(values, list(parts))
