@@ -131,7 +131,7 @@ def steps(options: argparse.Namespace, config: Config) -> dict[str, float]:
 def timed(
     gradients: Callable[[Params], tuple[Tensor, ...]],
     initial: Params,
-    optimiser: AdamSettings,
+    optimiser: optim.Optimiser,
     count: int,
 ) -> float:
     """Median seconds of gradients and update; three steps warm up."""

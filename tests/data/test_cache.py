@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -56,6 +58,27 @@ def test_statistics(dataset, frames):
     assert dataset.mean_neighbours() == pytest.approx(dataset.edges.sum() / atoms)
     forces = np.concatenate([frame.forces for frame in frames if frame.forces is not None])
     assert dataset.force_rms() == pytest.approx(np.sqrt((forces**2).mean()))
+
+
+def test_shortest_distances_are_not_those_of_odd_frames(make_frame):
+    lengths = (1.3, 0.2, 0.9, 1.0, 0.5, 1.2)
+    frames = [
+        replace(
+            make_frame(),
+            numbers=np.array([1, 8, 8]),
+            positions=np.array([[0.0, 0, 0], [0, 0, length], [0, 0, length + 2.5]]),
+            forces=np.zeros((3, 3)),
+        )
+        for length in lengths
+    ]
+
+    def shortest(count):
+        some = frames[:count]
+        found = Dataset(some, elements=(1, 8), cutoff=4.0, references={1: 0.0, 8: 0.0})
+        return np.array(found.shortest_distances())
+
+    np.testing.assert_allclose(shortest(6), [[0.0, 0.9], [0.9, 2.5]])
+    assert not shortest(2).any()
 
 
 def test_atomic_shift_is_in_the_order_of_the_elements(make_frame):

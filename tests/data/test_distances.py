@@ -56,7 +56,8 @@ def by_hand(
     for kind, lengths in distances(frame).items():
         values = np.concatenate(known[kind])
         for length in np.floor(lengths / RESOLUTION) * RESOLUTION:
-            widest = max(widest, np.sort(np.abs(values - length))[enough - 1])
+            steep = 2 if length < values.min() - RESOLUTION / 2 else 1
+            widest = max(widest, steep * np.sort(np.abs(values - length))[enough - 1])
     return widest
 
 
@@ -72,6 +73,7 @@ def test_a_gap_by_hand() -> None:
     assert found.size == pytest.approx(0.5, abs=2 * RESOLUTION)  # 2.2, 2.3 and 1.4
     assert found.distance == pytest.approx(1.9)
     assert found.atoms == (0, 1)
+    assert gap(known, pair(1.1)).size == pytest.approx(2 * 0.3, abs=4 * RESOLUTION)  # shorter
     assert gap(known, pair(1.3)).size == pytest.approx(0.1, abs=2 * RESOLUTION)
     assert gap(known, pair(4.9)).size == pytest.approx(3.5, abs=2 * RESOLUTION)
 

@@ -6,6 +6,7 @@ import math
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -234,6 +235,23 @@ def jets(table: Tensor, d: Tensor, intervals: int, cutoff: float, kernel: Kernel
     for _ in range(2):
         found += torch.autograd.grad(found[-1].sum(), d, create_graph=True)
     return found
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_cubic_goes_on_below_the_first_interval(kernel: Kernel) -> None:
+    """And nothing else changes: above it the spline is the one that meets all knots."""
+    intervals, cutoff, first = 9, 4.5, 3
+    values = torch.randn(10, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+    whole = coefficients(intervals, values) @ values
+    table = coefficients(intervals, values, first=first) @ values
+    assert torch.equal(table[first:], whole[first:])
+    start = first * cutoff / intervals
+    inside = torch.linspace(start, start + 0.49, 4, dtype=torch.float64)
+    points = torch.linspace(0.1, start, 20, dtype=torch.float64)
+    known = jets(table, inside, intervals, cutoff, kernel)[0].detach().numpy()
+    cubic = np.polynomial.Polynomial.fit(inside.numpy(), known, deg=3)
+    found = jets(table, points, intervals, cutoff, kernel)[0].detach().numpy()
+    np.testing.assert_allclose(found, cubic(points.numpy()), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

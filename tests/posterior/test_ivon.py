@@ -19,8 +19,8 @@ from bayrace.model.derivatives import evaluate
 from bayrace.model.noise import Lambdas, NoiseSpec
 from bayrace.model.pair import PairModel
 from bayrace.posterior.ivon import Ivon, IvonOptions, fit
-from bayrace.train.loop import TrainSettings
 from bayrace.train.adam import AdamSettings
+from bayrace.train.loop import TrainSettings
 from bayrace.train.schedule import WarmupCosine
 from bayrace.types import Posterior
 

@@ -17,9 +17,9 @@ from bayrace.likelihood.mse import SquaredError
 from bayrace.model.noise import Lambdas
 from bayrace.model.pair import PairModel
 from bayrace.posterior.swag import SNAPSHOTS, Collector, Scaling, Swag, SwagOptions, fit
+from bayrace.train.adam import AdamSettings
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import FitResult, TrainSettings
-from bayrace.train.adam import AdamSettings
 from bayrace.train.schedule import Plateau
 from bayrace.types import Params, Posterior
 

@@ -1,7 +1,7 @@
 """A small real training run, as functions for the tests and as a script they can kill.
 
-python runner.py FOLDER PAUSE CHECKPOINT_EVERY [ivon | muon | soap]: trains four epochs, writing the number of
-each step and then sleeping PAUSE seconds.
+python runner.py FOLDER PAUSE CHECKPOINT_EVERY [ivon | muon | soap]: trains four epochs, writing
+the number of each step and then sleeping PAUSE seconds.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def preconditioned(name: str) -> dict[str, object]:
     """Changes of the settings that make the optimiser Muon or SOAP; `train` takes `race` then."""
     adam = AdamSettings("adamw", lr=0.02, weight_decay=0.01, betas=(0.9, 0.99), eps=1e-8)
     optimiser = MuonSettings(adam, momentum=0.9) if name == "muon" else SoapSettings(adam, 0.9)
-    return {"optimiser": optimiser, "clip": None, "clip_relative": 1.5}
+    return {"optimiser": optimiser, "clip": None}
 
 
 def train(

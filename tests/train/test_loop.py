@@ -12,8 +12,8 @@ from bayrace.data.cache import Dataset
 from bayrace.model.derivatives import evaluate
 from bayrace.model.pair import PairModel
 from bayrace.train import checkpoint
-from bayrace.train.loop import Event, StepEvent, TrainingDiverged, ValidEvent, fit
 from bayrace.train.adam import AdamSettings
+from bayrace.train.loop import Event, StepEvent, TrainingDiverged, ValidEvent, fit
 from bayrace.train.schedule import Constant, WarmupCosine
 from bayrace.types import Params
 

@@ -153,7 +153,9 @@ def describe(look: Look, rule: StopRule) -> str:
 def describe_gap(atoms: Atoms, gap: Gap) -> str:
     """How far a distance is from those of the training data."""
     names = [f"{place} ({atoms.symbols[place]})" for place in gap.atoms]
-    known = f"is {gap.size:.3g} Å away" if math.isfinite(gap.size) else "does not exist"
+    known = "does not exist"
+    if math.isfinite(gap.size):
+        known = f"makes a gap of {gap.size:.3g} Å (a distance below all others counts twice)"
     return (
         f"atoms {' and '.join(names)} are {gap.distance:.4g} Å apart; the third nearest such "
         f"distance of the training data {known}"

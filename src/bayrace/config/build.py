@@ -11,7 +11,6 @@ import torch
 from bayrace.config.load import ConfigError
 from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
 from bayrace.data.cache import Dataset
-from bayrace.data.frame import covalent_radii
 from bayrace.data.read import LabelKeys
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
@@ -25,9 +24,9 @@ from bayrace.potential import resolve_device
 from bayrace.train.adam import AdamSettings
 from bayrace.train.muon import MuonSettings
 from bayrace.train.optim import Optimiser
-from bayrace.train.soap import SoapSettings
 from bayrace.train.schedule import Constant, Plateau, Schedule, WarmupCosine
 from bayrace.train.settings import Rehearsal, TrainSettings
+from bayrace.train.soap import SoapSettings
 from bayrace.types import Likelihood
 
 _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
@@ -103,8 +102,7 @@ def race_spec(config: Config, train: Dataset) -> RaceSpec:
         noise=noise_spec(config.loss, members=config.posterior.shallow.members),
         scale=train.force_rms() if model.normalise else 1.0,
         shift=train.atomic_shift() if model.normalise else (0.0,) * len(train.elements),
-        shortest=train.shortest_distance() if model.radial_knots and model.radial_continue else 0.0,
-        repulsion_radii=covalent_radii(train.elements) if model.repulsion else (),
+        shortest=train.shortest_distances() if model.short_range else (),
     )
 
 
@@ -142,12 +140,11 @@ def train_settings(config: Config) -> TrainSettings:
         max_epochs=train.max_epochs,
         max_time=train.max_time,
         clip=train.clip,
-        clip_relative=train.clip_relative,
         ema=train.ema,
         valid_every=train.valid_every,
         early_stopping=train.early_stopping,
         improvement=train.improvement,
-        monitor=train.monitor,
+        monitor=_monitor(config),
         stress=config.loss.stress > 0,
         checkpoint_every=train.checkpoint_every,
         seed=config.seed,
@@ -155,6 +152,12 @@ def train_settings(config: Config) -> TrainSettings:
         device=_device(train.device),
         rehearsal=None if rehearse is None else Rehearsal(rehearse.known, rehearse.take),
     )
+
+
+def _monitor(config: Config) -> str:
+    """Forces that nobody trains say nothing."""
+    untrained = config.train.monitor == "auto" and config.loss.forces == 0
+    return "energy_rmse" if untrained else config.train.monitor
 
 
 def _optimiser(train: TrainConfig) -> Optimiser:

@@ -92,9 +92,6 @@ class ModelConfig(Section):
     radial_knots: int = _from_preset(
         "Intervals of the cubic splines through the radial network; 0 evaluates it at every pair."
     )
-    radial_continue: bool = _from_preset(
-        "Continue the splines as polynomials below the shortest distance of the training data."
-    )
     readout_hidden: int = _from_preset("Width of the readout.", ge=1)
     neighbour_norm: Literal["sqrt", "mean"] = _from_preset(
         "Divide sums over neighbours by the square root of their mean number, or by it."
@@ -108,8 +105,9 @@ class ModelConfig(Section):
     activation: Literal["identity", "relu"] = _from_preset(
         "Activation of the energy of an atom; relu for targets that cannot be negative."
     )
-    repulsion: bool = _from_preset(
-        "Add the known repulsion of nuclei (ZBL) below the sum of the covalent radii."
+    short_range: bool = _from_preset(
+        "Below the shortest distances of the training data: splines that go on and saturate, and "
+        "the known repulsion of nuclei (ZBL)."
     )
     normalise: bool = _from_preset("Scale outputs by the forces' spread in the training data.")
     dtype: Literal["float32", "float64"] = _from_preset("Precision of the network.")
@@ -196,14 +194,20 @@ class TrainConfig(Section):
 
     optimiser: Literal["muon", "soap", "amsgrad", "adamw"] = Field(
         default="muon",
-        description="muon: matrices move equally in all directions, Adam for the rest; amsgrad (as in the paper) or adamw.",
+        description="muon: matrices move alike in all directions; soap: Adam in the eigenbasis of "
+        "the gradients; both with AdamW for the rest; amsgrad, as in the paper; adamw.",
     )
     lr: float = Field(default=0.01, gt=0, description="Learning rate at the start.")
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.999), description="Memory of the gradient's mean and square."
     )
-    momentum: float = Field(default=0.95, ge=0, lt=1, description="muon: memory of the gradient.")
+    momentum: float = Field(
+        default=0.95,
+        ge=0,
+        lt=1,
+        description="muon: memory of the gradient; soap: of its covariance.",
+    )
     eps: float = Field(default=1e-8, ge=0, description="Added to the root of the square.")
     schedule: Literal["plateau", "cosine", "constant"] = Field(
         default="cosine",
@@ -244,17 +248,14 @@ class TrainConfig(Section):
     clip: float | None = Field(
         default=10.0, gt=0, description="Largest global norm of the gradient; null: no limit."
     )
-    clip_relative: float | None = Field(
-        default=None,
-        gt=0,
-        description="Largest norm of the gradient in units of its recent mean; null: no limit.",
-    )
     ema: float | None = Field(
         default=0.99, ge=0, lt=1, description="Decay of the averaged parameters; null: no average."
     )
     valid_every: int = Field(default=1, ge=1, description="Epochs between validations.")
     monitor: Monitor = Field(
-        default="loss", description="Validation number that decides which parameters are best."
+        default="auto",
+        description="Validation number that decides which parameters are best; auto: RMSE of "
+        "forces, or of energies where there are no forces.",
     )
     early_stopping: int | None = Field(
         default=None,

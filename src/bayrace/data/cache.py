@@ -14,6 +14,8 @@ from bayrace.data.neighbours import edge_lengths
 from bayrace.data.reference import mean_energies, reference_energy
 from bayrace.types import GraphBatch, Labels, Params
 
+_ENOUGH = 3  # frames that make a shortest distance known
+
 
 class Dataset:
     """Frames with their graphs and labels, ready to be batched; nothing is rebuilt per epoch."""
@@ -77,21 +79,21 @@ class Dataset:
         edges = int(self.edges.sum())
         return edges / atoms if edges else 1.0
 
-    def shortest_distance(self) -> float:
-        """Å: the third smallest among the shortest of each frame, since one may be odd.
+    def shortest_distances(self) -> tuple[tuple[float, ...], ...]:
+        """Å, (Z, Z): third smallest, since one may be odd, of the shortest in each frame.
 
-        0 where fewer than three frames have atoms within the cutoff.
+        0 for elements that are within the cutoff of each other in fewer than three frames.
         """
-        shortest = [
-            float(
-                edge_lengths(
-                    frame.positions, frame.cell, frame.pbc, graph.edges.numpy(), graph.shifts.numpy()
-                ).min()
-            )
-            for frame, graph in zip(self.frames, self.graphs, strict=True)
-            if graph.edges.shape[1]
-        ]
-        return sorted(shortest)[2] if len(shortest) > 2 else 0.0
+        kinds = len(self.elements)
+        rows = np.full((max(len(self), _ENOUGH), kinds * kinds), np.inf)
+        for row, frame, graph in zip(rows, self.frames, self.graphs, strict=False):
+            edges, shifts = graph.edges.numpy(), graph.shifts.numpy()
+            lengths = edge_lengths(frame.positions, frame.cell, frame.pbc, edges, shifts)
+            first, second = np.searchsorted(self.elements, frame.numbers[edges])
+            np.minimum.at(row, first * kinds + second, lengths)
+        found = np.sort(rows, axis=0)[_ENOUGH - 1].reshape(kinds, kinds)
+        known = np.where(np.isfinite(found), found, 0.0)
+        return tuple(tuple(row) for row in known.tolist())
 
     def force_rms(self) -> float:
         """Root mean square of all labelled force components, eV/Å; 1 where there are none."""

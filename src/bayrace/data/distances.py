@@ -26,6 +26,9 @@ RESOLUTION = 0.002
 ENOUGH = 3
 """Distances that make a neighbourhood known: one odd frame does not."""
 
+STEEP = 2
+"""How much more a gap counts below the shortest distance, where forces rise steeply."""
+
 Pair = tuple[int, int]
 """Atomic numbers, ascending."""
 
@@ -33,7 +36,8 @@ Pair = tuple[int, int]
 class Gap(NamedTuple):
     """How far a distance is from those of the training data."""
 
-    size: float  # Å, to the third nearest one of these two elements; ∞ where there are fewer
+    size: float  # Å, to the third nearest one of these two elements; ∞ where there are fewer.
+    # Twice that where the distance is shorter than all of them.
     distance: float  # Å
     atoms: tuple[int, int]
 
@@ -146,6 +150,7 @@ def _gaps(counts: NDArray[np.uint8], enough: int) -> Floats:
     """From each step to the distance that is the `enough`-th nearest to it, Å.
 
     It is the farther end of a window of so many neighbouring distances, for the nearest window.
+    Below the shortest distance it counts STEEP times.
     """
     known, steps = np.repeat(np.arange(len(counts)), counts), np.arange(len(counts))
     if len(known) < enough:
@@ -155,6 +160,7 @@ def _gaps(counts: NDArray[np.uint8], enough: int) -> Floats:
     last = first + enough - 1
     reach = np.maximum(abs(steps[:, None] - known[first]), abs(steps[:, None] - known[last]))
     gaps: Floats = RESOLUTION * reach.min(axis=1)
+    gaps[: known[0]] *= STEEP
     return gaps
 
 

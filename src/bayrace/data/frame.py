@@ -11,7 +11,6 @@ import numpy.typing as npt
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.data import chemical_symbols
-from ase.data import covalent_radii as ase_radii
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -144,11 +143,6 @@ def elements_of(frames: Iterable[Frame]) -> tuple[int, ...]:
 def symbols_of(numbers: Iterable[int]) -> str:
     """Element symbols for a message: "C, H, O"."""
     return ", ".join(chemical_symbols[number] for number in numbers)
-
-
-def covalent_radii(numbers: Iterable[int]) -> tuple[float, ...]:
-    """Covalent radii of elements, Å (Cordero 2008)."""
-    return tuple(float(ase_radii[number]) for number in numbers)
 
 
 def split_isolated(frames: Sequence[Frame]) -> tuple[list[Frame], dict[int, float]]:

@@ -29,8 +29,7 @@ _OURS = _COMMON | {
     "gate": False,
     "self_contraction": True,
     "pair_radial": False,
-    "radial_continue": False,
-    "repulsion": False,
+    "short_range": True,
     "normalise": True,
 }
 
@@ -41,8 +40,7 @@ _PAPER = _COMMON | {
     "gate": False,
     "self_contraction": False,
     "pair_radial": False,
-    "radial_continue": False,
-    "repulsion": False,
+    "short_range": False,
     "normalise": False,
 }
 
@@ -54,6 +52,7 @@ _PAPER_TRAIN: dict[str, Any] = {
     "plateau_patience": 50,
     "ema": 0.99,
     "clip": None,
+    "monitor": "loss",
 }
 
 

@@ -22,7 +22,7 @@ from bayrace.model.maps import join, layer_maps, select, split
 from bayrace.model.noise import NoiseSpec
 from bayrace.model.radial import TABLE, Radial
 from bayrace.model.readout import Readout, heads_of, readout
-from bayrace.model.repulsion import repulsion
+from bayrace.model.short_range import short_range
 from bayrace.model.spec import RaceSpec
 from bayrace.nn import convolution, mixing, products, splines
 from bayrace.nn.convolution import convolve
@@ -115,6 +115,8 @@ class Race:
         """
         geometry = geometry_of(batch, self.spec.l_max)
         one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
+        close = short_range(self.spec, geometry.distance, batch)
+        geometry = geometry._replace(distance=close.distance)
         known = Known(params["embedding"], one_body, geometry, batch)
         features: Tensor | None = None
         readouts: list[Readout] = []
@@ -122,8 +124,7 @@ class Race:
             own = _scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
             readouts.append(readout(self.spec.noise, layer, own, features))
-        pairs = repulsion(self.spec, geometry.distance, batch) if self.spec.repulsion_radii else None
-        return heads_of(self.spec, readouts, batch, known=pairs)
+        return heads_of(self.spec, readouts, batch, known=close.energy)
 
     def last_layer(self, params: Params) -> Tensor:
         """The weights that energies are linear in, (D,): Heads.hidden @ these, and constants."""

@@ -62,8 +62,10 @@ class Radial:
 
     def _first_interval(self) -> int:
         """The interval of the splines that is continued below: at least half of it has data."""
-        intervals = self.spec.radial_knots / self.spec.cutoff
-        return min(int(self.spec.shortest * intervals + 0.5), self.spec.radial_knots - 4)
+        spec = self.spec
+        known = [distance for row in spec.shortest for distance in row if distance > 0]
+        shortest = min(known, default=0.0)
+        return min(int(shortest * spec.radial_knots / spec.cutoff + 0.5), spec.radial_knots - 4)
 
     def _weights(self, own: Mapping[str, Tensor]) -> list[Tensor]:
         return [own[f"radial.{k}"] for k in range(len(self.spec.radial_hidden) + 1)]

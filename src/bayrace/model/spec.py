@@ -39,8 +39,8 @@ class RaceSpec:
     noise: NoiseSpec
     scale: float  # eV; the network works in units of it
     shift: tuple[float, ...]  # eV, added to the energy of each atom by element
-    shortest: float = 0.0  # Å, distance in the training set, below which splines are continued
-    repulsion_radii: tuple[float, ...] = ()  # Å, of each element; none: no repulsion
+    # Å, (Z, Z): of every two elements in the training set, 0 where unknown; empty: all unknown.
+    shortest: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
         _check(self)
@@ -54,11 +54,12 @@ class RaceSpec:
         """Rebuild from `to_json`, refusing missing and unknown names."""
         names = {field.name for field in fields(cls)}
         # what came after the first potentials
-        plain = {"radial_knots": 0, "shortest": 0.0, "repulsion_radii": (), **values}
+        plain = {"radial_knots": 0, "shortest": (), **values}
         if wrong := names ^ set(plain):
             raise ValueError(f"model specification: unexpected or missing keys {sorted(wrong)}")
-        for name in ("elements", "radial_hidden", "shift", "repulsion_radii"):
+        for name in ("elements", "radial_hidden", "shift"):
             plain[name] = tuple(plain[name])
+        plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
         plain["noise"] = NoiseSpec(**plain["noise"])
         return cls(**plain)
 
@@ -68,9 +69,10 @@ def _check(spec: RaceSpec) -> None:
         raise ValueError(f"elements={spec.elements}: give ascending atomic numbers, at least one")
     if len(spec.shift) != len(spec.elements):
         raise ValueError(f"shift={spec.shift}: give one value for each of {spec.elements}")
-    if spec.repulsion_radii and len(spec.repulsion_radii) != len(spec.elements):
+    sizes = {len(spec.shortest), *(len(row) for row in spec.shortest)}
+    if spec.shortest and sizes != {len(spec.elements)}:
         raise ValueError(
-            f"repulsion_radii={spec.repulsion_radii}: give one for each of {spec.elements}, or none"
+            f"shortest={spec.shortest}: give one distance for every two of {spec.elements}, or none"
         )
     if not spec.cutoff > 0:
         raise ValueError(f"cutoff={spec.cutoff}: give a positive distance in Å, e.g. 5.0")

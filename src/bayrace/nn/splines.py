@@ -95,7 +95,7 @@ def coefficients(intervals: int, like: Tensor, *, first: int = 0) -> Tensor:
     continuous derivatives. A function that does so itself loses nothing: those three are then of
     the order of the error, (1/intervals)⁴.
 
-    Below the interval `first`, counted from 0, the polynomial of that interval goes on.
+    Below the interval `first`, counted from 0, the cubic of that interval goes on.
     """
     return constant(
         ("spline", intervals, first),

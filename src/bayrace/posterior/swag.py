@@ -22,10 +22,10 @@ import torch
 from bayrace.data.cache import Dataset
 from bayrace.train import checkpoint
 from bayrace.train.checkpoint import CheckpointError
+from bayrace.train.ivon import IvonSettings
 from bayrace.train.loop import Event, FitResult
 from bayrace.train.loop import fit as train_loop
 from bayrace.train.normal import generator, normal_like
-from bayrace.train.ivon import IvonSettings
 from bayrace.train.optim import with_rate
 from bayrace.train.schedule import Constant
 from bayrace.train.settings import TrainSettings

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 
 from bayrace.train.diverged import diverged
+from bayrace.train.monitors import resolve
 from bayrace.train.schedule import observe
 from bayrace.train.settings import ValidEvent
 from bayrace.train.state import TrainState, save_best
@@ -27,7 +28,7 @@ def judge(
     counters, begin = state.counters, time.monotonic()
     _start_anew_if_likelihood_changed(task, state)
     metrics = _measure(task, state, batches, lr=lr)
-    value = metrics[task.settings.monitor]
+    value = metrics[resolve(task.settings.monitor, metrics)]
     improved = counters.best is None or value < counters.best
     epoch = state.trained_epoch()
     if improved:
@@ -61,15 +62,10 @@ def _start_anew_if_likelihood_changed(task: Task, state: TrainState) -> None:
 
 
 def _measure(task: Task, state: TrainState, batches: Batches, *, lr: float) -> dict[str, float]:
-    """Metrics of the current parameters, all finite and the monitored one among them."""
+    """Metrics of the current parameters, all finite."""
     likelihood = task.likelihood_at(state.trained_epoch())
     settings = task.settings
     metrics = validate(task.model, state.current, likelihood, batches, stress=settings.stress)
-    if settings.monitor not in metrics:
-        raise ValueError(
-            f"monitor={settings.monitor!r}: no validation frame has such a label; "
-            f"monitor one of {', '.join(sorted(metrics))}"
-        )
     if not all(math.isfinite(value) for value in metrics.values()):
         everything = range(len(task.valid))
         raise diverged(task, state, metrics, dataset=task.valid, indices=everything, lr=lr)

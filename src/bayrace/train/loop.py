@@ -195,7 +195,7 @@ class _Run:
         outputs = evaluate(task.model, trial, batch, stress=settings.stress)
         loss = likelihood.loss(outputs, labels, batch)
         grads = torch.autograd.grad(loss.total, tuple(trial.values()), materialize_grads=True)
-        limit = self.clip_limit()
+        limit = settings.clip
         norm = optim.global_norm(grads) if limit is None else optim.clip(grads, maximum=limit)
         upcoming = next(batches, None)
         values = torch.stack([loss.total, norm, *loss.parts.values()]).tolist()  # the one wait
@@ -203,20 +203,10 @@ class _Run:
         if not (math.isfinite(values[0]) and math.isfinite(values[1])):
             raise diverged(task, state, named, dataset=task.train, indices=indices, lr=self.lr)
         self.update(grads, noise)
-        counters.usual_norm = optim.usual_norm(
-            counters.usual_norm, min(values[1], limit or math.inf), count=counters.step
-        )
         for name, value in named.items():
             counters.totals[name] = counters.totals.get(name, 0.0) + value
         self.observer(self.step_event(named))
         return upcoming
-
-    def clip_limit(self) -> float | None:
-        """The largest norm a gradient may have now."""
-        settings, usual = self.task.settings, self.state.counters.usual_norm
-        relative = settings.clip_relative
-        limits = [settings.clip, relative * usual if relative and usual else None]
-        return min((limit for limit in limits if limit is not None), default=None)
 
     def update(self, grads: tuple[torch.Tensor, ...], noise: Params | None) -> None:
         """Move the parameters and their average."""

@@ -1,12 +1,12 @@
-"""Muon (Jordan 2024): momentum whose singular values are made equal, for matrices; Adam for the rest.
+"""Muon (Jordan 2024): for matrices, momentum with all singular values made equal; else Adam.
 
-A gradient of a matrix is dominated by a few directions, and Adam, which rescales single entries, leaves
-it so. Muon replaces the momentum G = U S Vᵀ by the nearest orthogonal matrix U Vᵀ, so that every direction
-moves alike. It is found by Newton–Schulz iterations, five odd polynomials of G that push all singular
-values towards 1. Since p(G) = q(G Gᵀ) G, they are carried out on the smaller of the two Gram matrices alone,
-for all matrices of a size at once; G itself is read twice.
+A gradient of a matrix is dominated by a few directions, and Adam, which rescales single entries,
+leaves it so. Muon replaces the momentum G = U S Vᵀ by the nearest orthogonal matrix U Vᵀ, so that
+every direction moves alike. It is found by Newton–Schulz iterations: odd polynomials of G that push
+all singular values towards 1. Since p(G) = q(G Gᵀ) G, they are carried out on the smaller of the
+two Gram matrices alone, for all matrices of a size at once; G itself is read twice.
 
-The update has the root mean square of Adam's, 0.2 · lr (Liu 2025), so both parts share one learning rate.
+An update has the root mean square of Adam's, 0.2 · lr (Liu 2025), so both share a learning rate.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ def update(
 def orthogonal(stacks: Sequence[Tensor], *, scale: float = 1.0) -> list[Tensor]:
     """The nearest matrix with orthonormal rows or columns of each, (B, m, n), scaled.
 
-    The factor is `scale` √max(m, n), which makes the root mean square of its entries `scale`. Singular
-    values come out as 0.89 to 1.11 times that, or less where they were below 0.001 of the largest.
+    The factor is `scale` √max(m, n), which makes `scale` the root mean square of its entries.
+    Singular values are 0.89 to 1.11 times that, or less where they were below 0.001 of the largest.
     """
     grams = [_gram(stack) for stack in stacks]
     by_size: dict[int, list[int]] = {}
@@ -101,7 +101,7 @@ def orthogonal(stacks: Sequence[Tensor], *, scale: float = 1.0) -> list[Tensor]:
     result = list(stacks)
     for places in by_size.values():
         roots = _inverse_roots(torch.cat([grams[place] for place in places]))
-        parts = roots.split([len(grams[place]) for place in places])
+        parts = torch.split(roots, [len(grams[place]) for place in places])
         for place, root in zip(places, parts, strict=True):
             rows, columns = stacks[place].shape[-2:]
             root = root * (scale * math.sqrt(max(rows, columns)))
@@ -130,4 +130,5 @@ def _inverse_roots(gram: Tensor) -> Tensor:
         if step < len(_POLYNOMIALS) - 1:
             square = factor @ square @ factor
     assert total is not None
-    return total * (size * largest).rsqrt()
+    result: Tensor = total * (size * largest).rsqrt()
+    return result

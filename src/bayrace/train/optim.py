@@ -1,7 +1,7 @@
 """One way to call every optimiser, and what they share: clipping and the moving average.
 
-Adam, Muon, SOAP and IVON have a file each. Nothing is hidden: the state of an optimiser is a dictionary of
-tensors that a checkpoint can hold, and parameters and state are changed in place.
+Adam, Muon, SOAP and IVON have a file each. Nothing is hidden: the state of an optimiser is a
+dictionary of tensors that a checkpoint can hold, and parameters and state are changed in place.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from bayrace.types import Params
 
 OptimiserState = dict[str, Tensor]
 """`count` (steps taken, int64 on the CPU) and what the optimiser remembers, by kind and name."""
-
-_NORM_MEMORY = 0.01  # share of the newest gradient in the usual norm
 
 Optimiser = AdamSettings | MuonSettings | SoapSettings | IvonSettings
 
@@ -97,11 +95,6 @@ def clip(grads: Sequence[Tensor], *, maximum: float) -> Tensor:
     return norm
 
 
-def usual_norm(usual: float, norm: float, *, count: int) -> float:
-    """A running mean of the norms of `count` clipped gradients, the newest of which is `norm`."""
-    return usual + (norm - usual) * max(1 / count, _NORM_MEMORY)
-
-
 @torch.no_grad()
 def update_average(average: Params, params: Params, *, decay: float, count: int) -> None:
     """Exponential moving average in place, after `count` earlier updates.
@@ -111,4 +104,3 @@ def update_average(average: Params, params: Params, *, decay: float, count: int)
     """
     warm = min(decay, (1 + count) / (10 + count))
     torch._foreach_lerp_(list(average.values()), list(params.values()), 1 - warm)
-

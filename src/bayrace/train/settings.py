@@ -49,13 +49,12 @@ class TrainSettings:
     dtype: str  # "float32" or "float64"
     device: str
     rehearsal: Rehearsal | None = None  # None: every epoch has all frames
-    clip_relative: float | None = None  # largest norm in units of the usual one
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "valid_batch_size", "max_epochs", "valid_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        for name in ("max_time", "clip", "clip_relative", "early_stopping", "edge_budget"):
+        for name in ("max_time", "clip", "early_stopping", "edge_budget"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value}: must be positive, or None for no limit")
@@ -81,7 +80,9 @@ class TrainSettings:
 
 def _listed(values: dict[str, Any]) -> dict[str, Any]:
     """The same with lists for tuples, as JSON returns them."""
-    plain = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value for key, value in values.items()
+    }
     return {k: _listed(value) if isinstance(value, dict) else value for k, value in plain.items()}
 
 

@@ -1,9 +1,10 @@
 """SOAP (Vyas 2024): Adam in the eigenbasis of the gradient's covariance, for matrices.
 
-Shampoo's preconditioner L^{-1/4} G R^{-1/4}, with L and R moving averages of G Gᵀ and Gᵀ G, is diagonal in the
-eigenbases of L and R. SOAP runs Adam there: it rotates the gradient, lets Adam rescale single entries,
-and rotates the step back. The bases follow L and R by one power iteration and a QR every few steps.
-A side longer than `LONGEST` keeps its own basis. What is no matrix is left to Adam.
+Shampoo's preconditioner L^{-1/4} G R^{-1/4}, with L and R moving averages of G Gᵀ and Gᵀ G, is
+diagonal in the eigenbases of L and R. SOAP runs Adam there: it rotates the gradient, lets Adam
+rescale single entries, and rotates the step back. The bases follow L and R by one power iteration
+and a QR every few steps. A side longer than `LONGEST` keeps its own basis. What is no matrix is
+left to Adam.
 """
 
 from __future__ import annotations

@@ -40,7 +40,6 @@ class Counters:
     validated: int = -1  # step of the last validation
     valid_epoch: int = 0  # epoch of the last validation, from 0, names its likelihood
     valid_seconds: float = 0.0  # what the last validation took
-    usual_norm: float = 0.0  # of the gradients so far, clipped
     history_bytes: int = 0  # length of history.jsonl
 
 
