@@ -74,11 +74,7 @@ def demo_config(output: Path, max_time: str) -> Config:
             "valid": str(embedded("ethanol-valid")),
             "test": {KNOWN: str(embedded("ethanol-test")), HOT: str(embedded("ethanol-hot"))},
         },
-        "model": {"preset": "small"},
-        "loss": {"kind": "nll_jef", "warmup_epochs": 3},
         "train": {
-            "lr": 0.005,
-            "schedule": "cosine",
             "max_time": max_time,
             "max_epochs": 100_000,
             "threads": 1,  # two gain little on molecules this small and lose much on a busy machine
