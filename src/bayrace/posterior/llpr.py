@@ -174,7 +174,9 @@ def fit(
     )
 
 
-_GRID = tuple(10.0 ** (power / 2) for power in range(-30, 9))  # of ς, in mean eigenvalues
+_GRID: tuple[float, ...] = tuple(
+    10.0 ** (power / 2) for power in range(-30, 9)
+)  # of ς, in mean eigenvalues
 _VALIDATED = 2000  # force components of validation frames, about
 
 
