@@ -62,8 +62,9 @@ def potentials(frames: list[Frame]) -> dict[str, Potential]:
         )
 
     def rigidity(force_samples: int) -> Potential:
-        options = LlprOptions(regularisation=1e-6, force_samples=force_samples)
-        return potential(llpr.fit(model, weights[0], data, data, options=options))
+        options = LlprOptions(1e-6, force_samples=force_samples, force_rows=0)
+        known = lambdas(config.loss)
+        return potential(llpr.fit(model, weights[0], data, data, options=options, lambdas=known))
 
     return {
         "point": potential(Point(weights[0])),

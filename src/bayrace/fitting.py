@@ -134,6 +134,7 @@ def _attached(config: Config, ready: Prepared, params: Params, watch: Watch) -> 
             ready.train,
             ready.valid,
             options=llpr_options(config),
+            lambdas=weights,
             seed=config.seed,
             progress=watch.progress,
         )

@@ -52,7 +52,9 @@ def closed(members: Potential) -> Potential:
     factor = torch.randn(
         len(places), 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
-    return replace(members, posterior=Llpr(LastLayer(mean, places, 0.01 * factor), 1.0, 1.0))
+    return replace(
+        members, posterior=Llpr(LastLayer(mean, places, 0.01 * factor), 1.0, 1.0, 1.0, 1.0)
+    )
 
 
 def settings(**changes: object) -> DynamicsSettings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from bayrace.calibrate.calibration import Calibration
 from bayrace.calibrate.fit import fit_calibration
 from bayrace.calibrate.methods import METHODS
 from bayrace.data.frame import Frame, bare_frame
@@ -130,3 +132,40 @@ def test_what_is_refused() -> None:
     calibrated = fit_calibration([(frames, prediction)], method="isotonic").apply(prediction)
     with pytest.raises(ValueError, match="calibrated already; fit to the raw ones"):
         fit_calibration([(frames, calibrated)], method="scale")
+
+
+def test_the_interval_counts_structures() -> None:
+    """Forces that a structure shares leave the factor as uncertain as its structures are few."""
+    frames, prediction = make_set()
+    free = fit_calibration([(frames, prediction)], method="scale")
+    shared = [replace(f, forces=np.full((ATOMS, 3), float(np.ravel(f.forces)[0]))) for f in frames]
+    unit = torch.eye(3, dtype=torch.float64).expand(FRAMES * ATOMS, 3, 3) / 2
+    plain = replace(prediction, forces=replace(prediction.forces, aleatoric=unit, epistemic=unit))
+    tied = fit_calibration([(shared, plain)], method="scale")
+    for found in (free.energy, tied.forces):
+        assert found is not None
+        assert found.interval is not None
+        low, high = found.interval
+        assert low < found.factor < high
+        # 90 % of a factor from n structures: ± 1.645 / √(2 n)
+        assert (high - low) / found.factor == pytest.approx(3.29 / (2 * FRAMES) ** 0.5, rel=0.25)
+    again = Calibration.from_json(json.loads(json.dumps(free.to_json())))
+    assert again == free
+
+
+def test_a_frame_that_carries_the_errors_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    frames, prediction = make_set()
+    fit_calibration([(frames, prediction)], method="scale")
+    assert not caplog.records
+    gross = [*frames[:7], replace(frames[7], energy=-100 + 160.0, index=7), *frames[8:50]]
+    few = part(gross, prediction, 0, 50)
+    found = fit_calibration([(gross, few)], method="scale")
+    followed = fit_calibration([(gross, few)], method="scale-rms")
+    assert (
+        "calibration of the energy: one of 50 frames (made, frame 7) carries 100 %" in caplog.text
+    )
+    assert "of the forces" not in caplog.text
+    assert found.energy is not None
+    assert followed.energy is not None
+    assert found.energy.factor == pytest.approx(0.25, rel=0.2)
+    assert followed.energy.factor > 5

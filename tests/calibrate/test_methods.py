@@ -55,6 +55,7 @@ def halves(kind: str, ratio: float) -> tuple[np.ndarray, np.ndarray]:
 
 FITS = {
     "scale": scale.fit,
+    "scale-rms": lambda z: scale.fit(z, robust=False),
     "isotonic": lambda z: isotonic.fit(z, symmetric=False),
     "isotonic symmetric": lambda z: isotonic.fit(z, symmetric=True),
     "conformal": conformal.fit,
@@ -91,10 +92,11 @@ def test_heavy_tails(method: str, ratio: float) -> None:
 
 def test_scaling_cannot_repair_a_shape() -> None:
     seen, unseen = halves("skewed", 3.0)
-    assert judged(unseen, scale.fit(seen)) > 3e-3
+    assert judged(unseen, scale.fit(seen, robust=False)) > 3e-3
+    assert judged(unseen, scale.fit(seen)) > 5 * NOISE
 
 
-@pytest.mark.parametrize("method", FITS)
+@pytest.mark.parametrize("method", [name for name in FITS if name != "scale"])
 @pytest.mark.parametrize("kind", ["gaussian", "skewed", "heavy"])
 @pytest.mark.parametrize("count", [20, 5000])
 def test_the_new_sigma_is_the_root_mean_square_error(method: str, kind: str, count: int) -> None:
@@ -123,12 +125,69 @@ def test_biased_errors_are_covered_though_the_mean_stays() -> None:
 
 def test_scale_known_answers() -> None:
     z, numbers = np.array([3.0, -4.0, 1.0]), np.array([1, 1, 8])
-    assert scale.fit(z) == Recalibration(math.sqrt(26 / 3), 3)
-    found = scale.fit(z, numbers=numbers)
+    assert scale.fit(z, robust=False) == Recalibration(math.sqrt(26 / 3), 3)
+    found = scale.fit(z, numbers=numbers, robust=False)
     assert found.by_element == {1: math.sqrt(12.5), 8: 1.0}
     assert found.factor == math.sqrt(26 / 3)
     with pytest.raises(ValueError, match="root mean square 0"):
         scale.fit(np.zeros(5))
+    share = stats.chi2.cdf(6.25, 3) + 6.25 * stats.chi2.sf(6.25, 1)  # ⟨min(x², k²)⟩, k = 2.5
+    assert scale.robust_scale(np.array([3.0, -4.0])) == pytest.approx(math.sqrt(12.5 / share))
+    gross = np.array([1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 1e6])
+    found_square = scale.robust_scale(gross) ** 2  # s² = (9 + 6.25 s²) / 10 b
+    assert found_square == pytest.approx(9 / (10 * share - 6.25), rel=1e-9)
+    rare = np.concatenate([np.zeros(95), np.full(5, 2.0)])
+    assert scale.robust_scale(rare) == pytest.approx(math.sqrt(0.2))
+
+
+@pytest.mark.parametrize("count", [20, 50, 200])
+def test_the_robust_scale_by_kind_of_error(count: int) -> None:
+    """Bias of Gaussian errors, one gross error, and coverage of 90 % intervals in expectation."""
+    random = np.random.default_rng(0)
+    sets = {
+        "gaussian": random.normal(size=(1000, count)),
+        "heavy": random.standard_t(4, size=(1000, count)),
+    }
+    sets["gross"] = sets["gaussian"].copy()
+    sets["gross"][:, 0] = 40.0
+    found = {name: np.array([scale.fit(z).factor for z in each]) for name, each in sets.items()}
+    assert found["gaussian"].mean() == pytest.approx(1, abs=0.03)
+    if count >= 50:
+        assert found["gross"].mean() / found["gaussian"].mean() < 1.15
+    ends = {name: stats.norm.ppf(0.95) * factors for name, factors in found.items()}
+    inside = {name: np.mean(2 * stats.norm.cdf(each) - 1) for name, each in ends.items()}
+    inside["heavy"] = np.mean(2 * stats.t.cdf(ends["heavy"], 4) - 1)
+    for name, share in inside.items():
+        assert 0.85 < share < 0.95, name
+
+
+def test_conformal_counts_structures() -> None:
+    """Errors that a structure shares: coverage of a new structure is p, not less, on average."""
+    levels = np.array([0.5, 0.68, 0.9])
+    found = {"structures": [], "components": []}
+    for seed in range(300):
+        random = np.random.default_rng(seed)
+        level = np.exp(random.normal(size=25 + 100))
+        sizes = np.where(level[:25] > 1, 3, 12)  # few components where errors are large
+        z = np.concatenate(
+            [each * random.normal(size=n) for each, n in zip(level[:25], sizes, strict=True)]
+        )
+        fresh = level[25:, None] * random.normal(size=(100, 6))
+        fits = {
+            "structures": conformal.fit(z, np.arange(25).repeat(sizes)),
+            "components": conformal.fit(z),
+        }
+        zeros = torch.zeros(600, dtype=torch.float64)
+        for name, fitted in fits.items():
+            value = fitted.apply(Uncertain(zeros, zeros + 1, zeros))
+            pit = value.pit(torch.from_numpy(fresh.ravel())).numpy()
+            found[name].append(coverage(central_mass(pit), levels))
+    mean = {name: np.mean(each, axis=0) for name, each in found.items()}
+    noise = np.std(found["structures"], axis=0) / math.sqrt(300)
+    assert (mean["structures"] > levels - 2 * noise).all()
+    assert (mean["components"] < levels - 0.03).all()  # which promises too much
+    with pytest.raises(ValueError, match="errors of 10 structures for a conformal calibration"):
+        conformal.fit(np.arange(100.0), np.arange(10).repeat(10))
 
 
 def test_scaling_by_element() -> None:
@@ -206,7 +265,9 @@ def test_equal_errors_do_no_harm(symmetric: bool) -> None:
 def test_few_errors_are_refused() -> None:
     with pytest.raises(ValueError, match="5 errors for an isotonic calibration, which needs 20"):
         isotonic.fit(np.arange(5.0), symmetric=False)
-    with pytest.raises(ValueError, match="5 errors for a conformal calibration, which needs 20"):
+    with pytest.raises(
+        ValueError, match="errors of 5 structures for a conformal calibration, which needs"
+    ):
         conformal.fit(np.arange(5.0))
 
 

@@ -13,12 +13,14 @@ from ase.build import molecule
 from scipy import stats
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
+from bayrace.calibrate.fit import fit_calibration
 from bayrace.data.frame import Frame, frame_from_atoms
-from bayrace.metrics.calibration import calibration_error, central_mass
+from bayrace.metrics.calibration import calibration_error, central_mass, ellipsoid_mass
 from bayrace.metrics.ood import detections
 from bayrace.model.noise import NO_NOISE
 from bayrace.potential import Potential
-from bayrace.report.evaluation import evaluate
+from bayrace.report.evaluation import evaluate, evaluate_predictions
+from bayrace.types import Prediction, Uncertain
 
 
 def structures(count: int, *, seed: int = 0, periodic: bool = False) -> list[Frame]:
@@ -186,3 +188,29 @@ def test_stress_is_judged_where_it_is_predicted(make_potential) -> None:
     assert found is not None
     assert found.count == 36
     torch.testing.assert_close(prediction.stress.std.isnan().any(), torch.tensor(False))
+
+
+def test_ellipsoids_follow_the_recalibrated_errors() -> None:
+    """Force vectors of Student's t: right by the distribution that was found, wrong by χ²₃."""
+    random, count = np.random.default_rng(0), 4000
+    radius = np.sqrt(3 / random.chisquare(3, size=count))
+    errors = random.normal(size=(count, 3)) * radius[:, None]
+    sample = structures(2)[0]
+    atoms = len(sample.numbers)
+    whole = errors[: count - count % atoms].reshape(-1, atoms, 3)
+    frames = [replace(sample, energy=0.0, forces=each) for each in whole]
+    total = len(frames) * atoms
+    unit = torch.eye(3, dtype=torch.float64).expand(total, 3, 3) / 2
+    flat = torch.zeros(len(frames), dtype=torch.float64)
+    raw = Prediction(
+        energy=Uncertain(flat, flat, flat),
+        forces=Uncertain(torch.zeros(total, 3, dtype=torch.float64), unit, unit),
+        stress=None,
+        atomic_energy=torch.zeros(total, dtype=torch.float64),
+        owner=torch.arange(len(frames)).repeat_interleave(atoms),
+    )
+    calibrated = fit_calibration([(frames, raw)], method="isotonic").apply(raw)
+    found = evaluate_predictions([(frames, calibrated)], frames, name="made")
+    gaussian = calibration_error(ellipsoid_mass(found.distances.squared))
+    assert gaussian > 5e-3
+    assert found.whitened().calibration_error < gaussian / 20

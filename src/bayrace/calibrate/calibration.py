@@ -31,6 +31,7 @@ class Recalibration:
     by_element: Mapping[int, float] = field(default_factory=dict)  # factors of forces, first choice
     power: float = 1.0  # of σ; 1 is proportional
     pivot: float = 1.0  # the σ whose factor is `factor` whatever the power
+    interval: tuple[float, float] | None = None  # of the factor, 90 %, by drawing structures anew
 
     def __post_init__(self) -> None:
         """Refuse factors that make no standard deviation."""
@@ -91,12 +92,13 @@ class Recalibration:
             "by_element": elements,
             "power": self.power,
             "pivot": self.pivot,
+            "interval": None if self.interval is None else list(self.interval),
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Recalibration:
         """The inverse of `to_json`."""
-        shape = content["shape"]
+        shape, interval = content["shape"], content.get("interval")
         return cls(
             factor=float(content["factor"]),
             count=int(content["count"]),
@@ -104,6 +106,7 @@ class Recalibration:
             by_element={int(z): float(factor) for z, factor in content["by_element"].items()},
             power=float(content.get("power", 1.0)),
             pivot=float(content.get("pivot", 1.0)),
+            interval=None if interval is None else (float(interval[0]), float(interval[1])),
         )
 
 

@@ -1,9 +1,12 @@
-"""Split-conformal intervals: quantiles of |z| with the correction for finitely many errors.
+"""Split-conformal intervals: quantiles of |z| with the correction for finitely many structures.
 
-With n errors that are exchangeable with a new one, mean ± σ·|z|_(k), k = ⌈(n + 1) p⌉, holds the new
-label with a probability of at least p, whatever the distribution. Levels above n/(n + 1) would need
+With G structures that are exchangeable with a new one, mean ± σ·q holds a label of the new one,
+taken at random, with a probability of at least p, whatever the distribution, if q is the p-quantile
+of |z| where every structure has the weight 1/(G + 1), its own errors share it evenly, and the rest
+is at infinity (Lee, Barber and Willett 2023). Errors of one structure need not be independent. With
+one error per structure q is the usual |z|_(k), k = ⌈(G + 1) p⌉. Levels above G/(G + 1) would need
 infinite intervals; a Gaussian tail gives finite ones there, without that guarantee. The σ itself is
-scaled as by `scale`.
+scaled to the root mean square of the errors.
 """
 
 from __future__ import annotations
@@ -22,18 +25,26 @@ _FEW = 200  # errors up to which every one is a knot
 _APART = 1e-9  # of knots where errors are equal; upwards, which keeps the guarantee
 
 
-def fit(z: Array) -> Recalibration:
-    """Recalibrate by errors in units of σ, z (n,); intervals are symmetric about the mean."""
-    count = z.size
+def fit(z: Array, owner: NDArray[np.int64] | None = None) -> Recalibration:
+    """Recalibrate by errors in units of σ, z (n,); intervals are symmetric about the mean.
+
+    `owner` (n,) tells the structure of each error; None: each is of its own.
+    """
+    owner = np.arange(z.size) if owner is None else owner
+    _, place, sizes = np.unique(owner, return_inverse=True, return_counts=True)
+    count = sizes.size
     if count < MINIMUM:
         raise ValueError(
-            f"{count} errors for a conformal calibration, which needs {MINIMUM}; give more frames, "
-            "or use --method scale"
+            f"errors of {count} structures for a conformal calibration, which needs {MINIMUM}; "
+            "give more frames, or use --method scale"
         )
     scale = root_mean_square(z)
-    level = np.arange(1, count) / (count + 1) if count <= _FEW else _LEVELS
+    level = np.arange(1, count) / (count + 1) if z.size <= _FEW else _LEVELS
     level = level[level < count / (count + 1)]
-    # One rank above ⌈(n + 1) p⌉ - 1, so that straight lines between knots stay conservative.
-    rank = np.minimum(np.floor((count + 1) * level + _APART).astype(int) + 1, count)
-    size = np.sort(np.abs(z))[rank - 1] + _APART * np.arange(level.size)
-    return Recalibration(scale, count, shape_of(*mirrored(size, level, scale=scale), scale=scale))
+    order = np.argsort(np.abs(z), kind="stable")
+    below = np.cumsum(1 / ((count + 1) * sizes[place][order]))  # probability up to each error
+    # The first error above the level, so that straight lines between knots stay conservative.
+    rank = np.minimum(np.searchsorted(below, level + _APART, side="right"), z.size - 1)
+    size = np.abs(z)[order][rank] + _APART * np.arange(level.size)
+    knots = mirrored(size, level, scale=scale)
+    return Recalibration(scale, z.size, shape_of(*knots, scale=scale))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +13,18 @@ from numpy.typing import NDArray
 
 from bayrace.calibrate import conformal, isotonic, power, scale
 from bayrace.calibrate.calibration import Calibration, Recalibration
+from bayrace.calibrate.frames import bootstrap, largest_share
 from bayrace.calibrate.methods import METHODS
+from bayrace.calibrate.shapes import root_mean_square
 from bayrace.data.frame import Frame
 from bayrace.data.labels import label_arrays
 from bayrace.data.split import fingerprint
 from bayrace.types import Prediction, Uncertain
 
 Array = NDArray[np.float64]
+
+_log = logging.getLogger(__name__)
+_LARGE_SHARE = 0.25  # of a mean square, above which one frame is named
 
 
 def fit_calibration(
@@ -39,18 +45,27 @@ def fit_calibration(
     if not frames:
         raise ValueError("no frames to calibrate on; give at least one")
     z = {
-        name: np.concatenate([getattr(part, name).ravel() for part in parts])
+        name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("energy", "forces", "stress")
     }
-    atoms = _Atoms(
-        np.concatenate([frame.numbers for frame in frames]).repeat(3),
-        np.concatenate([part.level for part in parts]).repeat(3),
+    atoms = np.array([len(frame.numbers) for frame in frames])
+    errors = {
+        "energy": _errors(z["energy"], np.arange(len(frames))),
+        "forces": _errors(z["forces"], np.arange(len(frames)).repeat(atoms)),
+        "stress": _errors(z["stress"], np.arange(len(frames))),
+    }
+    known = ~np.isnan(z["forces"]).ravel()
+    each = _Atoms(
+        np.concatenate([frame.numbers for frame in frames]).repeat(3)[known],
+        np.concatenate([part.level for part in parts]).repeat(3)[known],
     )
     fitted = {
-        "energy": _fitted(z["energy"], method, scalar=True),
-        "forces": _fitted_forces(z["forces"], method, atoms),
-        "stress": _fitted(z["stress"], method, scalar=False),
+        "energy": _fitted(errors["energy"], method, scalar=True),
+        "forces": _fitted_forces(errors["forces"], method, each),
+        "stress": _fitted(errors["stress"], method, scalar=False),
     }
+    for name, found in errors.items():
+        _warn_of_one_frame(name, found, frames)
     if not any(fitted.values()):
         raise ValueError(
             "no quantity has both labels and a predicted σ, so there is nothing to calibrate; "
@@ -70,10 +85,17 @@ class _Part:
 
 
 class _Atoms(NamedTuple):
-    """What is known of each component of the forces, (3N,)."""
+    """What is known of each component of the forces that has an error, (n,)."""
 
     numbers: NDArray[np.int64]
     level: Array  # σ of its atom
+
+
+class _Errors(NamedTuple):
+    """Known errors of one quantity in units of σ, and the structures that they are of."""
+
+    z: Array  # (n,)
+    owner: NDArray[np.int64]  # (n,) ascending
 
 
 def _part(frames: Sequence[Frame], prediction: Prediction) -> _Part:
@@ -97,22 +119,56 @@ def _standardised(label: Array, value: Uncertain | None) -> Array:
     return z
 
 
-def _fitted_forces(z: Array, method: str, atoms: _Atoms) -> Recalibration | None:
+def _errors(z: Array, owner: NDArray[np.int64]) -> _Errors:
+    """Those that are known, of z (n,) or (n, d) and the structures (n,)."""
+    wide = z.reshape(len(owner), -1)
+    known = ~np.isnan(wide)
+    return _Errors(wide[known], np.broadcast_to(owner[:, None], wide.shape)[known])
+
+
+def _fitted_forces(errors: _Errors, method: str, atoms: _Atoms) -> Recalibration | None:
     """Methods that tell atoms apart; the others treat forces like all quantities."""
-    known = ~np.isnan(z)
-    if known.any() and method == "scale-element":
-        return scale.fit(z[known], numbers=atoms.numbers[known])
-    if known.any() and method == "power":
-        return power.fit(z[known], atoms.level[known])
-    return _fitted(z, method, scalar=False)
+    if errors.z.size and method == "scale-element":
+        return _with_interval(
+            scale.fit(errors.z, numbers=atoms.numbers), errors, scale.robust_scale
+        )
+    if errors.z.size and method == "power":
+        return power.fit(errors.z, atoms.level)
+    return _fitted(errors, method, scalar=False)
 
 
-def _fitted(z: Array, method: str, *, scalar: bool) -> Recalibration | None:
-    known = z[~np.isnan(z)]
-    if not known.size:
+def _fitted(errors: _Errors, method: str, *, scalar: bool) -> Recalibration | None:
+    if not errors.z.size:
         return None
     if method == "isotonic":
-        return isotonic.fit(known, symmetric=not scalar)
-    if method == "conformal":
-        return conformal.fit(known)
-    return scale.fit(known)
+        found, estimate = isotonic.fit(errors.z, symmetric=not scalar), root_mean_square
+    elif method == "conformal":
+        found, estimate = conformal.fit(errors.z, errors.owner), root_mean_square
+    elif method == "scale-rms":
+        found, estimate = scale.fit(errors.z, robust=False), root_mean_square
+    else:
+        found, estimate = scale.fit(errors.z), scale.robust_scale
+    return _with_interval(found, errors, estimate)
+
+
+def _with_interval(
+    found: Recalibration, errors: _Errors, estimate: Callable[[Array], float]
+) -> Recalibration:
+    return replace(found, interval=bootstrap(estimate, errors.z, errors.owner))
+
+
+def _warn_of_one_frame(name: str, errors: _Errors, frames: Sequence[Frame]) -> None:
+    """Say where the root mean square of the errors is that of one frame."""
+    if not errors.z.size:
+        return
+    share, worst = largest_share(errors.z, errors.owner)
+    if share > _LARGE_SHARE and len(frames) > 1 / _LARGE_SHARE:
+        _log.warning(
+            "calibration of the %s: one of %d frames (%s, frame %d) carries %.0f %% of the mean "
+            "square of error/σ; look at it. The method scale hardly follows it, the others do.",
+            name,
+            len(frames),
+            frames[worst].source,
+            frames[worst].index,
+            100 * share,
+        )

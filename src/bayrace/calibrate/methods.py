@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-Method = Literal["scale", "scale-element", "power", "isotonic", "conformal"]
+Method = Literal["scale", "scale-rms", "scale-element", "power", "isotonic", "conformal"]
 METHODS: tuple[Method, ...] = get_args(Method)

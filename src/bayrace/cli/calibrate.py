@@ -61,7 +61,8 @@ def calibrate(
 
     \b
     Methods:
-      scale          one factor of σ for each quantity
+      scale          one factor of σ for each quantity, which no single frame moves
+      scale-rms      the same by the root mean square of error/σ
       scale-element  one factor of the force σ for each element
       power          σ of forces to a power, where one factor cannot serve cold and hot frames
       isotonic       the distribution of errors that was seen, instead of a Gaussian
@@ -148,7 +149,7 @@ def applied(calibration: Calibration, batches: Batches) -> Batches:
 
 
 def factors(calibration: Calibration) -> dict[str, str]:
-    """The factors of σ by quantity, as text."""
+    """The factors of σ by quantity, with their 90 % intervals, as text."""
     from bayrace.data.frame import symbols_of
 
     def text(fitted: Recalibration) -> str:
@@ -157,6 +158,8 @@ def factors(calibration: Calibration) -> dict[str, str]:
             return ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements)
         if fitted.power != 1:
             return f"{fitted.factor:.3g} (σ/{fitted.pivot:.3g})^{fitted.power - 1:.2g}"
+        if fitted.interval is not None:
+            return "{:.3g} ({:.3g} to {:.3g})".format(fitted.factor, *fitted.interval)
         return f"{fitted.factor:.3g}"
 
     fitted = {name: getattr(calibration, name) for name in ("energy", "forces", "stress")}

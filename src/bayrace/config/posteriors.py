@@ -97,7 +97,12 @@ class LlprConfig(Section):
 
     regularisation: Annotated[float, Field(gt=0)] | None = Field(
         default=None,
-        description="ς in units of the mean eigenvalue; null: by the validation energies.",
+        description="ς in units of the mean eigenvalue; null: by the validation errors.",
+    )
+    force_rows: Annotated[int, Field(ge=0)] | None = Field(
+        default=4000,
+        description="Random sums of training forces that count beside the energies, each a pass "
+        "of one structure; 0: energies alone; null: every component, exactly.",
     )
     force_samples: int = Field(
         default=0,

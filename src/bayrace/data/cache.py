@@ -107,14 +107,16 @@ class Dataset:
         return mean_energies(self.frames, elements=self.elements, references=self.references)
 
 
-def edge_batches(data: Dataset, *, like: Params, edges: int) -> Iterator[tuple[GraphBatch, Labels]]:
+def edge_batches(
+    data: Dataset, *, like: Params, edges: int, chosen: Sequence[int] | None = None
+) -> Iterator[tuple[GraphBatch, Labels]]:
     """Consecutive frames in the type of some weights, together while they have so few edges.
 
-    With 0 each frame is alone.
+    With 0 each frame is alone. `chosen` are the indices of some frames; None takes all.
     """
     first = next(iter(like.values()))
     group: list[int] = []
-    for index in range(len(data)):
+    for index in range(len(data)) if chosen is None else chosen:
         if group and (not edges or int(data.edges[[*group, index]].sum()) > edges):
             yield data.batch(group, dtype=first.dtype, device=first.device)
             group = []

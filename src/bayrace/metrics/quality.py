@@ -91,11 +91,14 @@ def quality(
     )
 
 
-def whitened(squared: Array, logdet: Array) -> Whitened | None:
-    """Judge covariances by Mahalanobis² (n,) of 3-vectors; None where any is not invertible."""
+def whitened(squared: Array, logdet: Array, mass: Array | None = None) -> Whitened | None:
+    """Judge covariances by Mahalanobis² (n,) of 3-vectors; None where any is not invertible.
+
+    `mass` (n,) is the predicted probability of smaller distances where errors are no Gaussians.
+    """
     if squared.size == 0 or np.isnan(squared + logdet).any():
         return None
-    mass = ellipsoid_mass(squared)
+    mass = ellipsoid_mass(squared) if mass is None else mass
     return Whitened(
         count=squared.size,
         calibration_error=calibration_error(mass),

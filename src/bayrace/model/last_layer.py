@@ -163,6 +163,36 @@ def feature_derivatives(
     return FeatureDerivatives(forces, torch.stack([voigt_stress(v, batch) for v in virial]))
 
 
+def projected_derivatives(
+    model: Model,
+    params: Params,
+    batch: GraphBatch,
+    directions: Tensor,
+    *,
+    stress: bool = False,
+) -> Tensor:
+    """Forces of the features along directions (K, N, 3), summed over each structure: (K, S, D).
+
+    With `stress` along directions (K, S, 6) of the stress, Voigt components. Differentiates twice,
+    which costs a pass per direction, however many features there are.
+    """
+    with torch.enable_grad():
+        positions = batch.positions.detach().requires_grad_()
+        moved, leaf = replace(batch, positions=positions), positions
+        if stress:
+            leaf = torch.zeros_like(batch.cell, requires_grad=True)
+            moved = strained(moved, leaf)
+        detached = {name: value.detach() for name, value in params.items()}
+        hidden = _hidden(model.energy(detached, moved).hidden)
+        # the slope of φ · u is linear in u, and its derivative by u is that of the features
+        weights = hidden.new_zeros(batch.structures, hidden.shape[-1]).requires_grad_()
+        energy = (hidden * weights[batch.owner]).sum()
+        (slope,) = torch.autograd.grad(energy, leaf, create_graph=True)
+        values = voigt_stress(slope, batch) if stress else -slope
+        rows = jacobian(values.flatten(), {"weights": weights}, directions.flatten(1))
+        return torch.cat([row["weights"].double() for row in rows])
+
+
 def last_layer_spread(
     factor: Tensor,
     model: Model,

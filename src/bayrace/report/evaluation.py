@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bayrace.active.stop import radial_tail
 from bayrace.data.labels import label_arrays
 from bayrace.data.read import Frame
 from bayrace.metrics.accuracy import Accuracy, accuracy
+from bayrace.metrics.calibration import ellipsoid_mass
 from bayrace.metrics.ood import structure_scores
 from bayrace.metrics.quality import Quality, Whitened, quality, whitened
 from bayrace.metrics.scoring import mahalanobis
@@ -74,10 +76,11 @@ class Distances:
 
     squared: Array  # (N,) squared Mahalanobis distance of label and mean
     logdet: Array  # (N,) log det of the covariance, (eV/Å)² inside
+    mass: Array  # (N,) predicted probability of smaller distances, of the recalibrated errors
 
     def quality(self, chosen: Chosen) -> Whitened | None:
         """Metrics of the covariances of chosen atoms; None if any has no inverse."""
-        return whitened(self.squared[chosen], self.logdet[chosen])
+        return whitened(self.squared[chosen], self.logdet[chosen], self.mass[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,13 +192,12 @@ def _watched(batches: Batches, parts: list[_Part]) -> Iterator[tuple[Sequence[Fr
     for frames, prediction in batches:
         labels = label_arrays(frames)
         compared = _compare(labels.forces, prediction.forces)
-        covariance = prediction.forces.total.numpy(force=True)
         parts.append(
             _Part(
                 _compare(labels.energy, prediction.energy),
                 compared,
                 _compare(labels.stress, prediction.stress),
-                Distances(*mahalanobis(compared.error, covariance)),
+                _distances(compared.error, prediction.forces),
             )
         )
         yield frames, prediction
@@ -212,6 +214,14 @@ def _compare(label: Array, value: Uncertain | None) -> Compared:
     )
     pit = value.pit(torch.as_tensor(label, dtype=value.mean.dtype, device=value.mean.device))
     return Compared(label, mean, std, aleatoric, epistemic, pit.numpy(force=True))
+
+
+def _distances(error: Array, forces: Uncertain) -> Distances:
+    """A shape that a calibration found is one of components, and its radius that of vectors."""
+    squared, logdet = mahalanobis(error, forces.total.numpy(force=True))
+    if forces.shape is None:
+        return Distances(squared, logdet, ellipsoid_mass(squared))
+    return Distances(squared, logdet, 1 - radial_tail(forces.shape)(np.sqrt(squared)))
 
 
 def _join(

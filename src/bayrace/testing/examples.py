@@ -74,7 +74,7 @@ EXAMPLES: dict[str, Example] = {
     "laplace, diagonal, glm": lambda _, p: LinearisedLaplace(_diagonal(p), 1, {}),
     "laplace, last layer, sampled": lambda m, p: Laplace(_last_layer(m, p), _SAMPLES, {}),
     "laplace, last layer, glm": lambda m, p: LinearisedLaplace(_last_layer(m, p), 1, {}),
-    "llpr": lambda m, p: Llpr(_last_layer(m, p), alpha=1.0, regularisation=1e-6),
+    "llpr": lambda m, p: Llpr(_last_layer(m, p), 1.0, 1e-6, alpha_forces=1.0, alpha_stress=1.0),
     "shallow": lambda m, p: Shallow.of(m, p, energy_weight=1.0),  # of a network with members
 }
 """By a label that begins with the name; each makes a posterior from a network and its weights."""
