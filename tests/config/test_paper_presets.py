@@ -11,6 +11,7 @@ from bayrace.config import make_config
 from bayrace.config.presets import PRESET_NAMES
 from bayrace.config.schema import Config, LossConfig, TrainConfig
 from bayrace.model.presets import PRESETS
+from bayrace.nn.covariance import CHOLESKY_JITTER
 from bayrace.nn.irreps import parse_irreps
 
 # r_c, n̄, batch, epochs, λ_F, channels of degrees 0, 1, ... (both parities), F, L_max, loss, lr
@@ -51,6 +52,7 @@ def test_values_are_those_of_the_paper(preset: str) -> None:
     assert (train.optimiser, train.lr, train.schedule) == ("amsgrad", lr, "plateau")
     assert (train.plateau_factor, train.plateau_patience, train.ema) == (0.9, 50, 0.99)
     assert (loss.covariance, loss.beta, loss.refit_epochs) == ("cholesky", 0.0, 0)
+    assert CHOLESKY_JITTER == 1e-6
 
 
 @pytest.mark.parametrize("preset", TABLE)
