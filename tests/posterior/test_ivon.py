@@ -173,7 +173,8 @@ def test_reaches_the_mean_field_optimum_at_default_settings(tmp_path: Path) -> N
 
     The optimum of a diagonal Gaussian has the exact mean and 1/diag of the exact precision; the
     weights are correlated, so that the exact variances are up to 5 times larger. What is left
-    after so many steps is noise; of twelve seeds the worst were 0.10 σ and 10 %.
+    after so many steps is noise; of twelve seeds the worst were 0.10 σ and 10 %
+    before averages were drawn together (not counted again since).
     """
     given = problem(18, ess=18, weight_decay=1e-4)
     optimum = 1 / given.precision.diagonal()
@@ -193,8 +194,8 @@ def test_variances_are_the_mean_field_optimum_with_minibatches_at_default_settin
 ) -> None:
     """Three molecules a step, 300 steps, the default ess: within 25 % of the optimum, each weight.
 
-    Gradients of three molecules scatter by far more than the perturbed weights change them; what
-    is left of variances after the default number of structures has a σ of some 5 %.
+    Gradients of three molecules scatter by far more than the perturbed weights change them; of
+    the measured variances the default number of structures leaves √(2/1000) = 4 % at least.
     """
     defaults = IvonConfig()
     assert defaults.ess == 1e5
