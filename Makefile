@@ -11,6 +11,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 WORKERS ?= 2
 BENCH ?= .bench
 BENCH_DATA ?= ../shared/data
+export BENCH
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check

@@ -8,7 +8,7 @@ cluster and of its processes, and the writing of every label, are in them.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -52,4 +52,6 @@ def rattled(seed: int) -> Frame:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 30)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("calls", type=int, nargs="?", default=30)
+    main(parser.parse_args().calls)

@@ -59,3 +59,34 @@ def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file; name a folder"):
         run.train(config(tmp_path / "file", "none.xyz"))
+
+
+def test_swag_from_the_training_itself(tmp_path):
+    """No tail: the snapshots are of the run, also of one that was stopped and resumed."""
+    posterior = {"kind": "swag", "swag": {"start": 0.5, "samples": 2, "rank": 2}}
+    train, loss = f"{embedded('ethanol-train')}@:8", {"refit_epochs": 1}
+    sections = {"posterior": posterior, "data": {"valid": 4}, "loss": loss}
+
+    def settings(name):
+        more = {"train": {"max_epochs": 6, "batch_size": 4}}
+        base = config(tmp_path / name, train, **sections, model={"layers": 1})
+        return make_config(
+            base.model_dump(mode="json") | {"train": base.train.model_dump() | more["train"]}
+        )
+
+    whole = run.train(settings("whole"))
+    assert whole.potential.posterior.name == "swag"
+    kept = sorted(path.stem for path in (tmp_path / "whole" / "swag" / "snapshots").iterdir())
+    assert kept == ["000004", "000005", "000006"]
+    assert not (tmp_path / "whole" / "swag" / "last.ckpt").exists()
+    asked = []
+
+    def stop():
+        asked.append(True)
+        return len(asked) > 4
+
+    first = run.train(settings("parts"), stop=stop)
+    assert first.fit.reason == "interrupted"
+    parts = run.train(settings("parts"), resume=True)
+    for name, value in whole.potential.posterior.tensors().items():
+        assert value.equal(parts.potential.posterior.tensors()[name]), name

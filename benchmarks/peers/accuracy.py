@@ -13,14 +13,18 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import yaml
+from home import BENCH
+
 SIZES = {"bayrace": "small", "mace": "mace-64", "nequip": "nequip-3-compiled"}
-HOME = Path(".bench")
+HERE = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
@@ -38,32 +42,42 @@ class Training:
 
     @property
     def result(self) -> Path:
-        return HOME / "results" / f"{self.name}.json"
+        return BENCH / "results" / f"{self.name}.json"
 
     def command(self) -> list[str]:
         if self.code == "bayrace":
             settings = {"lr": self.lr, "max_time": f"{self.minutes}m", "threads": 1}
             overrides = [f"train.{key}={value}" for key, value in settings.items()]
-            overrides.append(f"output={self.folder}")
-            config = f"benchmarks/peers/{self.data}.yaml"
+            overrides += [f"output={self.folder}", *self.files()]
             options = [part for override in overrides for part in ("-o", override)]
-            return [".venv/bin/bayrace", "train", config, "--overwrite", *options]
-        python = str(HOME / self.code / "bin" / "python")
+            train = [sys.executable, "-m", "bayrace.cli.main", "train", str(self.config)]
+            return [*train, "--overwrite", *options]
+        python = str(BENCH / self.code / "bin" / "python")
         options = ["--minutes", str(self.minutes), "--lr", str(self.lr)]
-        data = str(HOME / "data" / self.data)
-        script = "benchmarks/peers/train.py"
+        data = str(BENCH / "data" / self.data)
+        script = str(HERE / "train.py")
         arguments = [self.code, SIZES[self.code], data, *options, "--output", str(self.result)]
         return [python, script, *arguments]
 
     @property
+    def config(self) -> Path:
+        return HERE / f"{self.data}.yaml"
+
+    def files(self) -> list[str]:
+        """Overrides that say where the data of the configuration are, if not in .bench."""
+        data = yaml.safe_load(self.config.read_text())["data"]
+        moved = json.loads(json.dumps(data).replace(".bench/", f"{BENCH}/"))
+        return [f"data.{key}={json.dumps(value)}" for key, value in moved.items()]
+
+    @property
     def folder(self) -> Path:
-        return HOME / "runs" / self.name
+        return BENCH / "runs" / self.name
 
     def run(self, core: int) -> None:
         self.result.parent.mkdir(parents=True, exist_ok=True)
         pin = ["taskset", "-c", str(core)] if shutil.which("taskset") else []
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        log = HOME / f"log-{self.name}.txt"
+        log = BENCH / f"log-{self.name}.txt"
         with log.open("w") as out:
             subprocess.run(
                 [*pin, *self.command()], check=True, stdout=out, stderr=out, env=environment

@@ -35,6 +35,7 @@ PAPER = {"preset": "3bpa", "cutoff": CUTOFF, "mean_neighbours": "auto"}
 EVEN_AND_ODD = "64x0e+64x0o+64x1e+64x1o+64x2e+64x2o"  # the irreps of nequip-paper
 
 SIZES: dict[str, dict[str, Any]] = {
+    "bayrace-tiny": {"preset": "tiny"},  # to try the benchmark itself
     "bayrace-small": {"preset": "small"},
     "bayrace-medium": {"preset": "medium"},
     "bayrace-paper": PAPER,
@@ -136,7 +137,7 @@ class BayraceSubject:
             potential.model,
             potential.folded,
             self.batches[system],
-            references=potential.references,
+            references=potential.origins,
             lambdas=potential.lambdas,
         )
         assert math.isfinite(float(prediction.forces.mean.sum()))
@@ -154,8 +155,7 @@ class BayraceSubject:
             references = zip(statistics.elements, statistics.references, strict=True)
             self.potentials[crystal] = Potential(
                 spec=spec,
-                members=Point(Race(spec).init(0)).draw(1, seed=0),
-                posterior="point",
+                posterior=Point(Race(spec).init(0)),
                 references=dict(references),
                 lambdas=lambdas(self.config.loss),
                 statistics={},

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from bayrace_peer import SIZES, specification
 from common import read, statistics
+from home import BENCH
 from systems import CUTOFF, structures
 from torch import Tensor
 
@@ -191,7 +192,7 @@ def run_only(size: str, batch: GraphBatch, data: Path, repeats: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", nargs="+", default=["bayrace-small", "bayrace-paper"])
-    parser.add_argument("--data", type=Path, default=Path(".bench/data/3bpa"))
+    parser.add_argument("--data", type=Path, default=BENCH / "data/3bpa")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--instructions", action="store_true")
     parser.add_argument("--only-run", type=int, help=argparse.SUPPRESS)

@@ -8,7 +8,7 @@ Needs ASE and NumPy only, so that it runs in any of the environments.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import ase.io
@@ -76,4 +76,8 @@ def write(folder: Path, sets: dict[str, list[Atoms]]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path, help="folder with 3bpa and rmd17")
+    parser.add_argument("target", type=Path, help="folder to write to")
+    options = parser.parse_args()
+    main(options.source, options.target)

@@ -20,6 +20,7 @@ from ase import Atoms
 from bayrace_peer import SIZES, specification
 from common import Predicted, Statistics, read, statistics
 from e3nn import o3
+from home import BENCH
 from systems import CUTOFF
 from torch import Tensor, nn
 
@@ -289,5 +290,5 @@ def _in_double(spec: RaceSpec, *, pruned: bool) -> E3nnRace:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, default=Path(".bench/data/3bpa"))
+    parser.add_argument("--data", type=Path, default=BENCH / "data/3bpa")
     check(parser.parse_args().data)

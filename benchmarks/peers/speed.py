@@ -23,15 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from bars import bars
+from home import BENCH
 from speed_tables import median, print_bars, print_tables
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 PYTHON = {
-    "bayrace": ".venv/bin/python",
-    "e3nn": ".venv/bin/python",
-    "mace": ".bench/mace/bin/python",
-    "nequip": ".bench/nequip/bin/python",
+    "bayrace": sys.executable,
+    "e3nn": sys.executable,
+    "mace": str(BENCH / "mace/bin/python"),
+    "nequip": str(BENCH / "nequip/bin/python"),
 }
 SMALL = ["bayrace-small", "mace-64", "bayrace-medium", "mace-32", "bayrace-2", "nequip-2"]
 SMALL += ["bayrace-3", "nequip-3"]
@@ -39,6 +40,8 @@ COMPILED = ["nequip-2-compiled", "nequip-3-compiled"]  # their single structures
 LARGE = ["bayrace-paper", "bayrace-paper-l2", "nequip-paper"]
 E3NN = ["e3nn-paper", "e3nn-paper-pruned"]
 CRYSTALS = ["si-64", "si-216", "si-512", "si-1000"]
+
+TRIAL = "bayrace-tiny"  # only where --only names it
 
 SIZES: dict[str, list[str]] = {  # sizes for which each quantity is measured
     "step": [*SMALL, *COMPILED, *LARGE, *E3NN],
@@ -119,8 +122,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep-memory", action="store_true", help="glibc keeps freed memory")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 0.5 s, fewer quantities")
-    parser.add_argument("--data", type=Path, default=ROOT / ".bench/data/3bpa")
-    parser.add_argument("--output", type=Path, default=ROOT / ".bench/results/speed.json")
+    parser.add_argument("--data", type=Path, default=ROOT / BENCH / "data/3bpa")
+    parser.add_argument("--output", type=Path, default=ROOT / BENCH / "results/speed.json")
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.quick else 5)
     options.seconds = options.seconds or (0.5 if options.quick else 2.0)
@@ -129,12 +132,12 @@ def arguments() -> argparse.Namespace:
 
 def chosen(options: argparse.Namespace) -> dict[str, list[str]]:
     """Sizes by quantity after --quick and --only; unknown names are refused."""
-    every = {size for sizes in SIZES.values() for size in sizes}
+    every = {size for sizes in SIZES.values() for size in sizes} | {TRIAL}
     if unknown := set(options.only) - every - set(SIZES):
         raise SystemExit(f"--only {sorted(unknown)}: use {sorted(SIZES)} and {sorted(every)}")
     quantities = set(options.only) & set(SIZES) or (QUICK if options.quick else set(SIZES))
-    sizes = set(options.only) & every or every
-    found = {q: [s for s in SIZES[q] if s in sizes] for q in SIZES if q in quantities}
+    sizes = set(options.only) & every or every - {TRIAL}
+    found = {q: [s for s in (*SIZES[q], TRIAL) if s in sizes] for q in SIZES if q in quantities}
     return {quantity: names for quantity, names in found.items() if names}
 
 
@@ -185,14 +188,20 @@ def alone(quantity: str, sizes: list[str], options: argparse.Namespace) -> dict[
 
 def command_start(size: str, options: argparse.Namespace) -> float:
     """Seconds from `bayrace train` to its first optimiser step, with no kernel built before."""
-    preset = {"bayrace-small": "small", "bayrace-paper": "3bpa"}[size]
+    preset = {"bayrace-small": "small", "bayrace-paper": "3bpa", TRIAL: "tiny"}[size]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         more = {"BAYRACE_CACHE": f"{folder}/cache"}
         started = time.monotonic()
         process = subprocess.Popen(
             [
-                *(str(ROOT / ".venv/bin/bayrace"), "train", str(options.data / "train.xyz")),
+                *(
+                    sys.executable,
+                    "-m",
+                    "bayrace.cli.main",
+                    "train",
+                    str(options.data / "train.xyz"),
+                ),
                 *("-o", f"output={run}", "-o", f"model.preset={preset}", "-o", "model.cutoff=5.0"),
             ],
             stdout=subprocess.DEVNULL,

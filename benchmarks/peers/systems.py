@@ -8,7 +8,6 @@ import ase.io
 import numpy as np
 from ase import Atoms, units
 from ase.build import bulk
-from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
 from common import Statistics
 
 BATCH = 5  # structures of a training step
@@ -38,10 +37,9 @@ def structures(name: str, data: Path) -> list[Atoms]:
 def moving(atoms: Atoms) -> Atoms:
     """The structure at 300 K, too heavy for the forces of random weights to tear it apart."""
     moved = atoms.copy()
-    MaxwellBoltzmannDistribution(moved, temperature_K=300, rng=np.random.default_rng(0))
-    velocities = moved.get_velocities()
+    spread = np.sqrt(units.kB * 300 / moved.get_masses())[:, None]
     moved.set_masses(SLOW * moved.get_masses())
-    moved.set_velocities(velocities)
+    moved.set_velocities(spread * np.random.default_rng(0).standard_normal((len(moved), 3)))
     return moved
 
 

@@ -25,6 +25,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator
 from ase.md.verlet import VelocityVerlet
 from common import Statistics, read, statistics
+from home import BENCH
 from systems import CUTOFF, TIME_STEP, moving, structures
 
 WARM_UP = 3  # calls, as TorchScript specialises its code in the first ones
@@ -139,7 +140,7 @@ def peak() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("code", choices=["bayrace", "e3nn", "mace", "nequip"])
-    parser.add_argument("--data", type=Path, default=Path(".bench/data/3bpa"))
+    parser.add_argument("--data", type=Path, default=BENCH / "data/3bpa")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

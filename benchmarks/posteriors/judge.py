@@ -23,7 +23,7 @@ from artifacts import ARTIFACTS, RESULTS, Artifact
 
 from bayrace.calibrate.fit import fit_calibration
 from bayrace.calibrate.seen import refuse_seen
-from bayrace.cli.calibrate import applied, validation_frames
+from bayrace.cli.calibrate import applied
 from bayrace.config import make_config
 from bayrace.data.frame import Frame
 from bayrace.metrics.ood import detections
@@ -31,6 +31,7 @@ from bayrace.potential import Potential
 from bayrace.process import settle
 from bayrace.report.evaluation import Evaluation, evaluate_predictions
 from bayrace.run import read_splits
+from bayrace.tuning import training_frames
 from bayrace.types import Prediction
 
 METHODS = ("scale", "isotonic")
@@ -67,7 +68,7 @@ def judge(artifact: Artifact) -> dict[str, Any]:
 
 def measured(potential: Potential, every: int) -> dict[str, Any]:
     """Errors, calibration before and after, and detection."""
-    valid = validation_frames(potential)
+    _, valid = training_frames(potential)
     refuse_seen(potential.frames, valid)
     sets = read_splits(make_config(potential.config)).test
     fitted = list(potential.predict_frames(valid, calibrated=False))

@@ -25,6 +25,7 @@ from bayrace.data.read import Frame
 from bayrace.model.race import Race
 from bayrace.posterior import ivon, laplace, llpr, swag
 from bayrace.posterior.point import Point
+from bayrace.posterior.settle import Settling, settle
 from bayrace.posterior.shallow import Shallow
 from bayrace.train.checkpoint import LAST
 from bayrace.train.loop import Event, FitResult
@@ -89,12 +90,32 @@ def fit_posterior(
         settings=train_settings(config),
         folder=folder,
         options=swag_options(config),
+        refit_epochs=config.loss.refit_epochs,
         initial=params,
         resume=resume and (folder / LAST).is_file(),
         observer=watch.observer,
         stop=watch.stop,
+        progress=watch.progress,
     )
     return tail or Point(result.params), result
+
+
+def swag_recorder(config: Config, folder: Path) -> swag.Recorder | None:
+    """What a training must call after its epochs where SWAG takes its snapshots; else None."""
+    options = swag_options(config)
+    wanted = config.posterior.kind == "swag" and options.start is not None
+    return swag.Recorder(folder, options) if wanted else None
+
+
+def recorded_swag(
+    config: Config, ready: Prepared, recorder: swag.Recorder, *, watch: Watch
+) -> Posterior:
+    """SWAG from the snapshots of a training that has ended."""
+    settings = train_settings(config)
+    how = Settling(config.loss.refit_epochs, settings, watch.stop, watch.progress)
+    last = likelihoods(config.loss)(config.train.max_epochs)
+    gaussian = recorder.posterior(settings)
+    return settle(gaussian, ready.model, last, ready.train, ready.valid, how)
 
 
 def train_ivon(
@@ -115,10 +136,12 @@ def train_ivon(
         settings=train_settings(config),
         folder=folder,
         options=ivon_options(config),
+        refit_epochs=config.loss.refit_epochs,
         initial=params,
         resume=resume,
         observer=watch.observer,
         stop=watch.stop,
+        progress=watch.progress,
     )
 
 

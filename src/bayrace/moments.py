@@ -18,9 +18,12 @@ from bayrace.types import GraphBatch, Prediction, Spread, Uncertain, log_determi
 
 
 def mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor) -> Prediction:
-    """Moments over members and file order; `values` are (M, ...) float64 in batch order."""
+    """Moments over members and file order; `values` are (M, ...) float64 in batch order.
+
+    `references` are energies of the elements, (Z,) or, where members differ in them, (M, Z).
+    """
     order = batch.restore
-    atomic = values["atomic"] + references.to(batch.species.device)[batch.species]
+    atomic = values["atomic"] + references.to(batch.species.device)[..., batch.species]
     energy = atomic.new_zeros(atomic.shape[0], batch.structures)
     energy.index_add_(1, batch.owner, atomic)  # float64, unlike the model's own sum
     forces = _moments(values["forces"], values.get("forces_noise"))

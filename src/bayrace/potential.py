@@ -26,18 +26,17 @@ from bayrace.model.spec import RaceSpec
 from bayrace.moments import concatenate, with_label_noise
 from bayrace.posterior import restore
 from bayrace.posterior.point import Point
+from bayrace.posterior.shifts import SEED
 from bayrace.predict import (
     Uncertainty,
     predict,
     predict_frames,
+    reference_tensor,
 )
 from bayrace.train import checkpoint
-from bayrace.types import ClosedForm, GraphBatch, Noisy, Params, Posterior, Prediction
+from bayrace.types import ClosedForm, GraphBatch, Noisy, Params, Posterior, Prediction, Shifted
 
 __all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_dtype"]
-
-SEED = 0
-"""Of the weight samples that predictions use: the same file always predicts the same."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +72,16 @@ class Potential:
         with torch.no_grad():
             folded: Params = torch.func.vmap(self.model.fold)(dict(self.members))
         return folded
+
+    @cached_property
+    def origins(self) -> Tensor:
+        """Energies of isolated atoms, eV, float64: (Z,), or (M, Z) where members have their own."""
+        references = reference_tensor(self.references, self.elements)
+        posterior = self.posterior
+        if not isinstance(posterior, Shifted):
+            return references
+        shifts = posterior.shifts(posterior.samples, seed=SEED)
+        return references if shifts is None else references + shifts.to(references.device)
 
     @property
     def elements(self) -> tuple[int, ...]:
@@ -139,7 +148,7 @@ class Potential:
             self.model,
             self.folded,
             frames,
-            references=self.references,
+            references=self.origins,
             lambdas=self.lambdas,
             stress=stress,
             uncertainty=uncertainty,
@@ -159,7 +168,7 @@ class Potential:
             self.model,
             self.folded,
             batch,
-            references=self.references,
+            references=self.origins,
             lambdas=self.lambdas,
             stress=stress,
             uncertainty=uncertainty,

@@ -19,7 +19,10 @@ from bayrace.moments import mixture, with_spread
 from bayrace.types import ClosedForm, GraphBatch, Outputs, Params, Prediction
 
 References = Mapping[int, float] | Tensor
-"""Energy of each isolated atom in eV: {Z: E0}, or (Z,) float64 in the order of the elements."""
+"""Energy of each isolated atom in eV: {Z: E0}, or float64 in the order of the elements, (Z,).
+
+Members that differ in them have (M, Z).
+"""
 
 Uncertainty = Literal["full", "energy", "none"]
 """How much of it to compute; "energy" spares closed forms the derivatives of their features."""
@@ -122,7 +125,7 @@ def predict_frames(
 
 
 def reference_tensor(references: References, elements: tuple[int, ...]) -> Tensor:
-    """Isolated-atom energies (Z,) float64 eV in the order of `elements`."""
+    """Isolated-atom energies (Z,) or (M, Z), float64 eV, in the order of `elements`."""
     if isinstance(references, Tensor):
         return references.to(torch.float64)
     missing = [z for z in elements if z not in references]

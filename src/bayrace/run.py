@@ -29,7 +29,15 @@ from bayrace.data.distances import Distances
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import fingerprint, frame_hashes, split
-from bayrace.fitting import Prepared, Splits, Watch, fit_posterior, train_ivon
+from bayrace.fitting import (
+    Prepared,
+    Splits,
+    Watch,
+    fit_posterior,
+    recorded_swag,
+    swag_recorder,
+    train_ivon,
+)
 from bayrace.folder import CONFIG, MODEL, POINT, TEST, check_folder, clear_folder
 from bayrace.model.race import Race
 from bayrace.posterior.point import Point
@@ -105,6 +113,7 @@ def _train_posterior(
         )
     if kind == "ivon":  # is the training
         return train_ivon(config, ready, start, folder=folder, resume=resume, watch=watch)
+    recorder = swag_recorder(config, folder / kind)
     fitted = fit(
         ready.model,
         likelihoods(config.loss, members=config.posterior.shallow.members),
@@ -116,11 +125,14 @@ def _train_posterior(
         observer=watch.observer,
         stop=watch.stop,
         initial=start,
+        after_epoch=recorder or (lambda *_: None),
     )
     fitted = _with_refitted_noise(config, ready, fitted, watch)
     if kind == "point" or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
     make_potential(config, ready, fitted, Point(fitted.params)).save(folder / POINT)
+    if recorder is not None:
+        return recorded_swag(config, ready, recorder, watch=watch), fitted
     posterior, tail = fit_posterior(
         config, ready, fitted.params, folder=folder / kind, resume=resume, watch=watch
     )

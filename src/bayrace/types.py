@@ -190,6 +190,21 @@ class Posterior(Protocol):
         ...
 
 
+@runtime_checkable
+class Shifted(Protocol):
+    """A posterior whose weight samples come with energies of the elements, beside the references.
+
+    They were fitted to training energies; see `bayrace.posterior.shifts`.
+    """
+
+    def shifts(self, samples: int, *, seed: int) -> Tensor | None:
+        """Of the weights that `draw` gives for the same arguments: (M, Z) eV, float64.
+
+        None where none were fitted; ValueError for samples whose shifts are not known.
+        """
+        ...
+
+
 class Spread(NamedTuple):
     """Epistemic variances of a batch in closed form, in the batch's atom order."""
 

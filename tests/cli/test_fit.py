@@ -19,7 +19,14 @@ Command = Callable[..., Result]
 
 SMALL = {
     "swag": ("-o", "posterior.swag.epochs=4", "-o", "posterior.swag.burn_in=0"),
-    "ivon": ("-o", "posterior.ivon.samples=3", "-o", "posterior.ivon.ess=20000"),
+    "ivon": (
+        "-o",
+        "posterior.ivon.samples=3",
+        "-o",
+        "posterior.ivon.ess=20000",
+        "-o",
+        "posterior.ivon.fisher=9",
+    ),
     "laplace": (),
     "llpr": ("-o", "posterior.llpr.force_samples=4"),
 }

@@ -16,7 +16,15 @@ from bayrace.data.frame import Frame
 from bayrace.likelihood.mse import SquaredError
 from bayrace.model.noise import Lambdas
 from bayrace.model.pair import PairModel
-from bayrace.posterior.swag import SNAPSHOTS, Collector, Scaling, Swag, SwagOptions, fit
+from bayrace.posterior.swag import (
+    SNAPSHOTS,
+    Collector,
+    Recorder,
+    Scaling,
+    Swag,
+    SwagOptions,
+    fit,
+)
 from bayrace.train.adam import AdamSettings
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import FitResult, TrainSettings
@@ -234,6 +242,7 @@ def train(folder: Path, chosen: SwagOptions, **more: Any) -> tuple[Swag | None, 
         settings=settings(),
         folder=folder,
         options=chosen,
+        refit_epochs=0,
         initial=initial,
         **more,
     )
@@ -300,14 +309,44 @@ def test_snapshots_of_other_options_are_missed(tmp_path: Path) -> None:
     assert len(list((tmp_path / SNAPSHOTS).iterdir())) == 4  # a refused run removes nothing
 
 
+def test_a_recorder_keeps_the_last_part_of_a_training(tmp_path: Path) -> None:
+    """Of however many epochs it turns out to have; the moments are those of the kept ones."""
+    values = torch.randn(11, SIZE, generator=torch.Generator().manual_seed(3)).double()
+    recorder = Recorder(tmp_path, options(start=0.5, every=2, rank=2))
+    for epoch, value in enumerate(values, start=1):
+        recorder(epoch, as_params(value))
+        kept = sorted(int(path.stem) for path in (tmp_path / SNAPSHOTS).glob("*"))
+        done = epoch - epoch % 2
+        assert kept == [k for k in range(2, done + 1, 2) if k > done / 2]
+    posterior = recorder.posterior(settings())
+    assert kept == [6, 8, 10]
+    chosen = values[[5, 7, 9]]
+    torch.testing.assert_close(as_vectors(posterior.mean), chosen.mean(0))
+    torch.testing.assert_close(as_vectors(posterior.variance), chosen.var(0, correction=0))
+    assert posterior.deviations["a"].shape == (2,)
+    recorder(10, as_params(values[9]))  # a resumed run repeats what its checkpoint lacks
+    assert torch.equal(recorder.posterior(settings()).mean["z"], posterior.mean["z"])
+
+
+def test_too_short_a_training_has_no_snapshots_to_use(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, options(start=0.9, every=1))
+    for epoch in (1, 2, 3):
+        recorder(epoch, as_params(torch.zeros(SIZE)))
+    with pytest.raises(ValueError, match=r"start=0\.9 and every=1 give 1 snapshots of this"):
+        recorder.posterior(settings())
+    with pytest.raises(ValueError, match=r"set posterior\.swag\.start=null for a tail"):
+        train(tmp_path / "tail", options(start=0.5))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"epochs": 4, "every": 3}, "give 1 snapshots; a variance needs at least 2"),
         ({"every": 0}, "every=0, burn_in=1: every counts epochs from 1 up"),
+        ({"start": 1.0}, r"start=1\.0: give a fraction from 0 up to 1"),
         ({"rank": 1}, "rank=1, samples=30: the low-rank part needs at least 2"),
     ],
 )
-def test_nonsense_is_refused(changes: dict[str, int], message: str) -> None:
+def test_nonsense_is_refused(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         options(**changes)

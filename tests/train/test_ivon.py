@@ -105,19 +105,54 @@ def one_step(settings: IvonSettings, grad: float, *, epsilon: float, momentum: f
 
 def test_averaged_estimates_do_not_see_a_steady_slope() -> None:
     """A gradient that the momentum knows says nothing of the curvature: ĥ = 0, here and ± ε."""
-    share, damped = 0.01, 0.52
-    expected = 0.5 + damped * ((share * 0.5 / damped) ** 2 / 2 - share * 0.5 / damped)
+    share = 1 - 0.99  # more than 2 / 202
     for epsilon in (-2.0, 1.0):
         found = one_step(AVERAGED, 8.0, epsilon=epsilon, momentum=0.1 * 4.0)
-        assert found == pytest.approx(expected, rel=1e-12)
-        assert one_step(PAPER, 8.0, epsilon=epsilon, momentum=0.4) != pytest.approx(expected)
+        assert found == pytest.approx((1 - share) * 0.5, rel=1e-12)
+        assert one_step(PAPER, 8.0, epsilon=epsilon, momentum=0.4) != pytest.approx(found)
 
 
-def test_averaged_estimates_are_bounded() -> None:
-    assert one_step(AVERAGED, 1e9, epsilon=1.0, momentum=0.0) == pytest.approx(2.5 * 0.52 - 0.02)
-    assert one_step(AVERAGED, 1e9, epsilon=-1.0, momentum=0.0) == pytest.approx(0.5 * 0.52 - 0.02)
-    tiny = replace(AVERAGED, hess_init=0.001)
-    assert one_step(tiny, 1e9, epsilon=-1.0, momentum=0.0) == 0.0  # σ is the prior's at most
+def test_h_is_positive_whatever_the_estimates() -> None:
+    """Of a weight alone: the mean of a Gaussian cut at 0, by its known limits."""
+
+    def found(average: float, error: float) -> float:
+        pair = (torch.tensor([value], dtype=torch.float64) for value in (average, error))
+        return float(ivon.positive_hessian(*pair))
+
+    assert found(0.0, 4.0) == pytest.approx(2 * math.sqrt(2 / math.pi), rel=1e-12)
+    assert found(7.0, 1e-4) == pytest.approx(7.0, rel=1e-12)
+    assert 0 < found(-1e3, 1.0) < 0.2
+    assert one_step(AVERAGED, 1e9, epsilon=-1.0, momentum=0.0) > 0.5  # one wild number: careful
+
+
+def test_weights_of_a_tensor_are_drawn_together_as_far_as_they_scatter_by_noise() -> None:
+    random = torch.Generator().manual_seed(0)
+    truth = 5 + torch.randn(4000, generator=random, dtype=torch.float64)
+    noise = torch.randn(4000, generator=random, dtype=torch.float64)
+    for variance in (1e-4, 1.0, 100.0):
+        found = ivon.positive_hessian(
+            truth + variance**0.5 * noise, torch.full_like(truth, variance)
+        )
+        # the posterior variance of a Gaussian prior of variance 1
+        error = (found - truth).square().mean()
+        assert float(error) == pytest.approx(variance / (1 + variance), rel=0.1)
+
+
+def test_noise_of_minibatches_does_not_become_curvature() -> None:
+    """A quadratic with h = 0.05 whose gradients have noise, at the default ess, δ and β2.
+
+    The mean over 200 weights, within 25 %. Issue 13 found 0.55 with the paper's retraction.
+    """
+    settings = replace(AVERAGED, ess=1e5, weight_decay=1e-4, betas=(0.9, 0.999995), hess_init=0.5)
+    random = torch.Generator().manual_seed(0)
+    mean: Params = {"w": torch.zeros(200, dtype=torch.float64)}
+    state = ivon.init(settings, mean)
+    for step in range(2500):
+        trial, noise = ivon.perturb(settings, mean, state, seed=0, step=step)
+        disturbance = 0.1 * torch.randn(200, generator=random, dtype=torch.float64)
+        gradient = 2 * (0.05 * trial["w"].detach() + disturbance)  # of twice the likelihood
+        ivon.update(settings, mean, [gradient], state, noise, lr=0.0)
+    assert float(state["hessian/w"].mean()) == pytest.approx(0.05, rel=0.25)
 
 
 @pytest.mark.parametrize(

@@ -101,4 +101,5 @@ def _variance(potential: Potential, batch: GraphBatch) -> Tensor:
         spread = posterior.spread(model, mean, batch, outputs, forces=False, stress=False)
         return spread.energy.double().sum()
     energies: Tensor = torch.func.vmap(lambda weights: model.energy(weights, batch).energy)(members)
-    return energies.double().var(0, correction=0).sum()
+    origins = potential.origins.to(batch.species.device)[..., batch.species].sum(-1, keepdim=True)
+    return (energies.double() + origins).var(0, correction=0).sum()

@@ -33,6 +33,11 @@ class SwagConfig(Section):
         "latter.",
     )
     samples: int = Field(default=30, ge=1, description="Weight samples of a prediction.")
+    start: Annotated[float, Field(ge=0, lt=1)] | None = Field(
+        default=None,
+        description="Take snapshots of the training itself, from this fraction of its epochs on, "
+        "as the paper does; lr, epochs and burn_in do not count then. null: of a tail.",
+    )
 
 
 class IvonConfig(Section):
@@ -57,6 +62,12 @@ class IvonConfig(Section):
         description="averaged: a mean over the run that forgets its start; paper: by betas.",
     )
     samples: int = Field(default=16, ge=1, description="Weight samples of a prediction.")
+    fisher: int = Field(
+        default=1000,
+        ge=0,
+        description="averaged: training structures, drawn again and again, whose Fisher "
+        "information gives the variances after training; 0: those of the training itself.",
+    )
 
 
 class LaplaceConfig(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
-from bayrace.config.posteriors import shallow_loss
+from bayrace.config.posteriors import named_kind, shallow_loss
 from bayrace.model.presets import PRESETS
 
 Preset = Literal["tiny", "small", "medium", "qm9", "psb3", "rmd17", "3bpa", "obn25"]
@@ -14,7 +14,7 @@ DEFAULT_PRESET = "small"
 
 
 def preset_values(name: object, section: str) -> dict[str, Any]:
-    """Values of one section, "model", "loss" or "train", in a preset; empty if it is silent."""
+    """Values of one section of the configuration in a preset; empty if it is silent."""
     if not isinstance(name, str) or name not in PRESETS:
         return {}  # the validation of the preset's name says what is wrong
     return dict(PRESETS[name].get(section, {}))
@@ -28,7 +28,7 @@ def fill_model(raw: Any) -> Any:
 
 
 def fill_run(raw: Any) -> Any:
-    """The raw configuration with loss and train values of its preset beneath the user's."""
+    """The raw configuration with the other sections of its preset beneath the user's."""
     if not isinstance(raw, Mapping):
         return raw
     model = raw.get("model", {})
@@ -39,4 +39,17 @@ def fill_run(raw: Any) -> Any:
         given = filled.get(section, {})
         if isinstance(given, Mapping):
             filled[section] = preset_values(name, section) | dict(given)
+    posterior = named_kind(filled.get("posterior", {}))
+    if isinstance(posterior, Mapping):
+        filled["posterior"] = _beneath(preset_values(name, "posterior"), posterior)
     return filled
+
+
+def _beneath(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given mapping over those values, key by key in its inner mappings too."""
+    merged = {**values, **given}
+    for key, inner in values.items():
+        over = given.get(key, {})
+        if isinstance(inner, Mapping) and isinstance(over, Mapping):
+            merged[key] = _beneath(inner, over)
+    return merged

@@ -38,7 +38,8 @@ def _section(
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             yield ""
             yield f"{indent}{name}:  # {field.description}"
-            given = preset_values(preset, name) | ({"preset": preset} if name == "model" else {})
+            given = values.get(name) or preset_values(preset, name)
+            given = given | ({"preset": preset} if name == "model" else {})
             yield from _section(inner, given, preset, indent=indent + "  ")
         else:
             yield from _comment(field, indent)

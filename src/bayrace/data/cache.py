@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 import torch
@@ -72,6 +73,13 @@ class Dataset:
         if torch.device(device).type == "cpu":
             return batch, labels
         return batch.to(device=device), labels.to(device=device)
+
+    def with_references(self, references: Mapping[int, float]) -> Dataset:
+        """The same frames and graphs with energies counted from other references, eV."""
+        other = copy(self)
+        other.references = dict(references)
+        other._energy = _column([_relative_energy(frame, references) for frame in self.frames])
+        return other
 
     def mean_neighbours(self) -> float:
         """Edges per atom over the whole set; 1 where there are no edges at all."""

@@ -60,6 +60,19 @@ def mean_energies(
     return _least_squares(labelled, elements, energies - np.array(known, dtype=np.float64))
 
 
+def element_energies(
+    frames: Sequence[Frame], energies: Floats, *, elements: tuple[int, ...]
+) -> Floats:
+    """Minimum-norm least-squares energy of each element, eV, from those of frames.
+
+    (S, ...) gives (Z, ...); 0 where there are no frames.
+    """
+    if not len(frames):
+        return np.zeros((len(elements), *energies.shape[1:]), dtype=np.float64)
+    solution = np.linalg.lstsq(composition(frames, elements), energies, rcond=None)[0]
+    return np.asarray(solution, dtype=np.float64)
+
+
 def composition(frames: Sequence[Frame], elements: tuple[int, ...]) -> npt.NDArray[np.float64]:
     """Atoms of each element in each frame, (S, Z)."""
     counts = [[np.count_nonzero(frame.numbers == z) for z in elements] for frame in frames]
@@ -69,9 +82,7 @@ def composition(frames: Sequence[Frame], elements: tuple[int, ...]) -> npt.NDArr
 def _least_squares(
     frames: Sequence[Frame], elements: tuple[int, ...], energies: Floats
 ) -> tuple[float, ...]:
-    if not frames:
-        return (0.0,) * len(elements)
-    solution = np.linalg.lstsq(composition(frames, elements), energies, rcond=None)[0]
+    solution = element_energies(frames, energies, elements=elements)
     return tuple(float(energy) for energy in solution)
 
 

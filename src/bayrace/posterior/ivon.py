@@ -3,27 +3,39 @@
     θ = m + σε,   σ² = 1 / (ess (h + δ))
 
 m is the mean, h the diagonal Hessian of the mean negative log-likelihood of a structure, δ the
-weight decay and ess the number of structures the likelihood counts for.
+weight decay and ess the number of structures the likelihood counts for. Training finds m; its h,
+one noisy number a step, is good enough to train by. At the end (not for `hessian="paper"`) h is
+measured under the Gaussian itself by the Fisher information, see `bayrace.posterior.fisher`. Noise
+heads are refitted at m and do not vary (h = ∞), and every sample has its energy shift
+(`bayrace.posterior.settle`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
+from torch import Tensor
 
 from bayrace.data.cache import Dataset
+from bayrace.posterior.fisher import Weighted, fisher
+from bayrace.posterior.settle import Settling, settle
+from bayrace.posterior.shifts import Shifts
 from bayrace.train import checkpoint
 from bayrace.train.ivon import HessianRule, IvonSettings
 from bayrace.train.loop import Event, FitResult
 from bayrace.train.loop import fit as train_loop
 from bayrace.train.normal import generator, normal_like
+from bayrace.train.refit import HeadedModel
 from bayrace.train.settings import TrainSettings
 from bayrace.train.state import load_last
-from bayrace.types import Likelihood, Model, Params
+from bayrace.types import Likelihood, Params
+
+_STREAM = 2  # apart from other uses of the run's seed
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,7 @@ class IvonOptions:
     clip_radius: float
     hessian: HessianRule
     samples: int  # weight samples of a prediction
+    fisher: int  # structures that measure h after averaged training; 0: h is that of the steps
 
     def __post_init__(self) -> None:
         if self.samples < 1:
@@ -50,10 +63,11 @@ class Ivon:
 
     name: ClassVar[str] = "ivon"
     mean: Params
-    hessian: Params  # h
+    hessian: Params  # h; infinite where a weight does not vary
     ess: float
     weight_decay: float  # δ
     samples: int  # of a prediction
+    energy_shifts: Shifts | None = None  # of the samples; None in older files
 
     def variance(self) -> Params:
         """σ² of each weight."""
@@ -69,9 +83,23 @@ class Ivon:
             for name, variance in self.variance().items()
         }
 
+    def shifts(self, samples: int, *, seed: int) -> Tensor | None:
+        """Energy of each element that goes with each sample; see `Shifted`."""
+        return None if self.energy_shifts is None else self.energy_shifts.of(samples, seed=seed)
+
+    def shifted(self, shifts: Shifts | None) -> Self:
+        """The same weights with these shifts."""
+        return replace(self, energy_shifts=shifts)
+
+    def held(self, mean: Params, masks: Params) -> Self:
+        """With this mean, and without variance where a mask is 1."""
+        firm = {k: self.hessian[k].masked_fill(mask == 1, math.inf) for k, mask in masks.items()}
+        return replace(self, mean=mean, hessian=self.hessian | firm, energy_shifts=None)
+
     def tensors(self) -> Params:
-        """Mean and Hessian."""
-        return checkpoint.flatten({"mean": self.mean, "hessian": self.hessian})
+        """Mean and Hessian, and shifts."""
+        shifts = {} if self.energy_shifts is None else self.energy_shifts.tensors()
+        return checkpoint.flatten({"mean": self.mean, "hessian": self.hessian}) | shifts
 
     def options(self) -> dict[str, Any]:
         """The numbers that turn the Hessian into variances, and the number of samples."""
@@ -86,18 +114,21 @@ class Ivon:
             ess=options["ess"],
             weight_decay=options["weight_decay"],
             samples=options["samples"],
+            energy_shifts=Shifts.restore(tensors),
         )
 
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """The same on another device or in another precision."""
-        tensors = {k: v.to(device=device, dtype=dtype) for k, v in self.tensors().items()}
-        return self.restore(tensors, self.options())
+        bare = replace(self, energy_shifts=None)
+        tensors = {k: v.to(device=device, dtype=dtype) for k, v in bare.tensors().items()}
+        moved = self.restore(tensors, self.options())
+        return moved.shifted(self.energy_shifts and self.energy_shifts.to(device))
 
 
 def fit(
-    model: Model,
+    model: HeadedModel,
     likelihood_at: Callable[[int], Likelihood],
     train: Dataset,
     valid: Dataset,
@@ -105,10 +136,12 @@ def fit(
     settings: TrainSettings,
     folder: Path,
     options: IvonOptions,
+    refit_epochs: int,
     initial: Params | None,
     resume: bool = False,
     observer: Callable[[Event], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Ivon, FitResult]:
     """Train the mean, from `initial` or from scratch, and the variances with it.
 
@@ -116,7 +149,8 @@ def fit(
     are off. Once the likelihood is that of the last epoch (after a warm-up), its `score` is
     minimised: weights such as those of the β-NLL would change the temperature. Mean and Hessian
     are the last ones; `FitResult.params` is the mean of the best validation. A run that `stop`
-    ended has a posterior too, of where it was.
+    ended has a posterior too, of where it was, but neither refitted noise heads nor energy shifts.
+    `progress` hears of structures done when the latter are fitted.
     """
     ess = _effective_size(options.ess, train)
     final = likelihood_at(settings.max_epochs - 1)
@@ -140,7 +174,45 @@ def fit(
     mean, state = load_last(Path(folder))
     hessian = checkpoint.group(state, "hessian")
     posterior = Ivon(mean, hessian, ess, options.weight_decay, options.samples)
-    return posterior.to(device=settings.device), result
+    posterior = posterior.to(device=settings.device)
+    if result.reason == "interrupted":
+        return posterior, result
+    if options.hessian == "averaged" and options.fisher:
+        for count in (max(1, options.fisher // 10), options.fisher):  # the first sets σ
+            posterior = _measured(
+                posterior, model, final.score(), train, count, settings=settings, progress=progress
+            )
+    how = Settling(refit_epochs, settings, stop, progress)
+    return settle(posterior, model, final, train, valid, how), result
+
+
+def _measured(
+    posterior: Ivon,
+    model: HeadedModel,
+    likelihood: Likelihood,
+    train: Dataset,
+    count: int,
+    *,
+    settings: TrainSettings,
+    progress: Callable[[int], None],
+) -> Ivon:
+    """The posterior with h by the Fisher information of so many structures under its weights."""
+    std = {name: variance.sqrt() for name, variance in posterior.variance().items()}
+
+    def draw(place: int) -> Params:
+        noise = normal_like(posterior.mean, generator(settings.seed, _STREAM, count, place))
+        return {name: mean + std[name] * noise[name] for name, mean in posterior.mean.items()}
+
+    hessian = fisher(
+        model,
+        cast("Weighted", likelihood),
+        train,
+        draw,
+        structures=count,
+        settings=settings,
+        progress=progress,
+    )
+    return replace(posterior, hessian=hessian)
 
 
 def _effective_size(given: float | Literal["structures", "atoms"], train: Dataset) -> float:

@@ -7,6 +7,12 @@ running mean of their time make the Gaussian
     θ = θ̄ + √½ Σ_diag^½ z₁ + D z₂ / √(2(K - 1)),   covariance ½ (Σ_diag + DDᵀ/(K - 1)).
 
 `scaling="paper"` leaves the ½ out of the second term: covariance ½ Σ_diag + DDᵀ/(K - 1).
+
+With `start` there is no tail: the snapshots are those of the training itself, from this fraction
+of its epochs on, at whatever learning rate its schedule has there. That is the paper's way.
+
+Either way noise heads are refitted at θ̄ and do not vary, and every sample has its energy shift
+(`bayrace.posterior.settle`).
 """
 
 from __future__ import annotations
@@ -18,8 +24,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import torch
+from torch import Tensor
 
 from bayrace.data.cache import Dataset
+from bayrace.posterior.settle import Settling, settle
+from bayrace.posterior.shifts import Shifts
 from bayrace.train import checkpoint
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.ivon import IvonSettings
@@ -27,9 +36,10 @@ from bayrace.train.loop import Event, FitResult
 from bayrace.train.loop import fit as train_loop
 from bayrace.train.normal import generator, normal_like
 from bayrace.train.optim import with_rate
+from bayrace.train.refit import HeadedModel
 from bayrace.train.schedule import Constant
 from bayrace.train.settings import TrainSettings
-from bayrace.types import Likelihood, Model, Params
+from bayrace.types import Likelihood, Params
 
 Scaling = Literal["maddox", "paper"]
 SNAPSHOTS = "snapshots"  # the folder of the snapshots, in that of the run
@@ -46,14 +56,17 @@ class SwagOptions:
     rank: int  # K, snapshots that make the low-rank part
     scaling: Scaling
     samples: int  # weight samples of a prediction
+    start: float | None = None  # fraction of the training itself that comes before the snapshots
 
     def __post_init__(self) -> None:
+        if self.start is not None and not 0 <= self.start < 1:
+            raise ValueError(f"swag: start={self.start}: give a fraction from 0 up to 1, as 0.75")
         if self.every < 1 or self.burn_in < 0:
             raise ValueError(
                 f"swag: every={self.every}, burn_in={self.burn_in}: "
                 "every counts epochs from 1 up, burn_in from 0"
             )
-        if len(self.snapshot_epochs()) < 2:
+        if self.start is None and len(self.snapshot_epochs()) < 2:
             raise ValueError(
                 f"swag: epochs={self.epochs} with burn_in={self.burn_in} and every={self.every} "
                 f"give {len(self.snapshot_epochs())} snapshots; a variance needs at least 2"
@@ -65,8 +78,14 @@ class SwagOptions:
             )
 
     def snapshot_epochs(self) -> range:
-        """Epochs, from 1, after which the weights are kept."""
+        """Epochs of the tail, from 1, after which the weights are kept."""
         return range(self.burn_in + self.every, self.epochs + 1, self.every)
+
+    def late_epochs(self, trained: int) -> range:
+        """Epochs of a training of so many, from 1, whose weights are kept; `start` is given."""
+        assert self.start is not None
+        first = math.floor(self.start * trained / self.every) + 1
+        return range(first * self.every, trained + 1, self.every)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +98,7 @@ class Swag:
     deviations: Params  # (K, ...), columns of D
     scaling: Scaling
     samples: int  # of a prediction
+    energy_shifts: Shifts | None = None  # of the samples; None in older files
 
     def draw(self, samples: int, *, seed: int) -> Params:
         """Weight samples; the k-th is the same however many are drawn."""
@@ -99,11 +119,28 @@ class Swag:
             for name, mean in self.mean.items()
         }
 
-    def tensors(self) -> Params:
-        """Mean, variance and deviations."""
-        return checkpoint.flatten(
-            {"mean": self.mean, "variance": self.variance, "deviations": self.deviations}
+    def shifts(self, samples: int, *, seed: int) -> Tensor | None:
+        """Energy of each element that goes with each sample; see `Shifted`."""
+        return None if self.energy_shifts is None else self.energy_shifts.of(samples, seed=seed)
+
+    def shifted(self, shifts: Shifts | None) -> Self:
+        """The same weights with these shifts."""
+        return replace(self, energy_shifts=shifts)
+
+    def held(self, mean: Params, masks: Params) -> Self:
+        """With this mean, and without variance where a mask is 1."""
+        free = {name: 1 - mask for name, mask in masks.items()}
+        variance = {k: v * free.get(k, 1) for k, v in self.variance.items()}
+        deviations = {k: v * free.get(k, 1) for k, v in self.deviations.items()}
+        return replace(
+            self, mean=mean, variance=variance, deviations=deviations, energy_shifts=None
         )
+
+    def tensors(self) -> Params:
+        """Mean, variance and deviations, and shifts."""
+        gaussian = {"mean": self.mean, "variance": self.variance, "deviations": self.deviations}
+        shifts = {} if self.energy_shifts is None else self.energy_shifts.tensors()
+        return checkpoint.flatten(gaussian) | shifts
 
     def options(self) -> dict[str, Any]:
         """Scaling and number of samples."""
@@ -113,14 +150,19 @@ class Swag:
     def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
         """The posterior that `tensors` and `options` came from."""
         groups = {key: checkpoint.group(tensors, key) for key in ("mean", "variance", "deviations")}
-        return cls(**groups, scaling=options["scaling"], samples=options["samples"])
+        scaling, samples = options["scaling"], options["samples"]
+        return cls(
+            **groups, scaling=scaling, samples=samples, energy_shifts=Shifts.restore(tensors)
+        )
 
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """The same on another device or in another precision."""
-        tensors = {k: v.to(device=device, dtype=dtype) for k, v in self.tensors().items()}
-        return self.restore(tensors, self.options())
+        bare = replace(self, energy_shifts=None)
+        tensors = {k: v.to(device=device, dtype=dtype) for k, v in bare.tensors().items()}
+        moved = self.restore(tensors, self.options())
+        return moved.shifted(self.energy_shifts and self.energy_shifts.to(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +205,7 @@ class Collector:
 
 
 def fit(
-    model: Model,
+    model: HeadedModel,
     likelihood_at: Callable[[int], Likelihood],
     train: Dataset,
     valid: Dataset,
@@ -171,26 +213,33 @@ def fit(
     settings: TrainSettings,
     folder: Path,
     options: SwagOptions,
+    refit_epochs: int,
     initial: Params | None,
     resume: bool = False,
     observer: Callable[[Event], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[Swag | None, FitResult]:
     """Train on from `initial` (None: from scratch) in `folder`, and make the posterior.
 
     Of `settings`, learning rate, schedule, epochs and limits are replaced by those of `options`.
     Snapshots are files in `folder`/snapshots, so that a killed and resumed run gives the same. The
     posterior is None if `stop` ended the run; resume it. `FitResult.params` are the weights of the
-    best validation on the way, which the posterior does not use.
+    best validation on the way, which the posterior does not use. `progress` hears of structures
+    done when energy shifts are fitted.
     """
+    if options.start is not None:
+        raise ValueError(
+            f"swag: start={options.start} takes its snapshots from the training of the network "
+            "itself; train with posterior: swag, or set posterior.swag.start=null for a tail"
+        )
     where = Path(folder) / SNAPSHOTS
     if not resume and not (Path(folder) / checkpoint.LAST).exists():  # else the loop refuses
         _clear(where)
 
     def keep(epoch: int, params: Params) -> None:
         if epoch in options.snapshot_epochs():
-            where.mkdir(exist_ok=True)
-            checkpoint.save(_file(where, epoch), params, {"epoch": epoch})
+            _keep(where, epoch, params)
 
     result = train_loop(
         model,
@@ -207,7 +256,43 @@ def fit(
     )
     if result.reason == "interrupted":
         return None, result
-    return _posterior(where, options, settings), result
+    gaussian = _gaussian(where, options.snapshot_epochs(), options, settings)
+    how = Settling(refit_epochs, settings, stop, progress)
+    last = likelihood_at(settings.max_epochs)
+    return settle(gaussian, model, last, train, valid, how), result
+
+
+class Recorder:
+    """Snapshots of a training that goes on: what its `after_epoch` calls.
+
+    How many epochs it will have is not known before its end (limits of time, early stopping), so
+    the last 1 - `start` of those so far are kept.
+    """
+
+    def __init__(self, folder: Path, options: SwagOptions) -> None:
+        self.where, self.options = Path(folder) / SNAPSHOTS, options
+
+    def __call__(self, epoch: int, params: Params) -> None:
+        """Keep the weights of this epoch, from 1, and forget those that are too old by now."""
+        if epoch % self.options.every:
+            return
+        _keep(self.where, epoch, params)
+        oldest = self.options.late_epochs(epoch).start
+        for path in self.where.glob("*.ckpt"):
+            if int(path.stem) < oldest:
+                path.unlink()
+
+    def posterior(self, settings: TrainSettings) -> Swag:
+        """The Gaussian of the snapshots; noise heads and shifts are as training left them."""
+        epochs = [int(path.stem) for path in self.where.glob("*.ckpt")]
+        chosen = self.options.late_epochs(max(epochs, default=0))
+        if len(chosen) < 2:
+            raise ValueError(
+                f"swag: start={self.options.start} and every={self.options.every} give "
+                f"{len(chosen)} snapshots of this training; a variance needs at least 2: start "
+                "earlier, or train for more epochs"
+            )
+        return _gaussian(self.where, chosen, self.options, settings)
 
 
 def _constant(settings: TrainSettings, options: SwagOptions) -> TrainSettings:
@@ -228,9 +313,9 @@ def _constant(settings: TrainSettings, options: SwagOptions) -> TrainSettings:
     )
 
 
-def _posterior(where: Path, options: SwagOptions, settings: TrainSettings) -> Swag:
+def _gaussian(where: Path, epochs: range, options: SwagOptions, settings: TrainSettings) -> Swag:
     collector = Collector.empty(options.rank)
-    for epoch in options.snapshot_epochs():
+    for epoch in epochs:
         path = _file(where, epoch)
         if not path.is_file():
             raise CheckpointError(
@@ -242,6 +327,11 @@ def _posterior(where: Path, options: SwagOptions, settings: TrainSettings) -> Sw
         scaling=options.scaling, samples=options.samples, dtype=settings.torch_dtype
     )
     return made.to(device=settings.device)
+
+
+def _keep(where: Path, epoch: int, params: Params) -> None:
+    where.mkdir(parents=True, exist_ok=True)
+    checkpoint.save(_file(where, epoch), params, {"epoch": epoch})
 
 
 def _file(where: Path, epoch: int) -> Path:

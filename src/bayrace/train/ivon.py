@@ -14,12 +14,17 @@ on average. SPEC section 4 has the equations; what differs is ours:
   the loss averages over atoms. λ cancels where noise is learned. Where it is not (mse), the loss is
   the likelihood under noise of variance 1/λ_E of an energy and 3·atoms/λ_F of a force component.
 - `hessian="averaged"`, the default, learns h in thousands of steps instead of millions. The share
-  ρ of a new ĥ is 2/(t + 200) until that falls to 1 - β2, so h is an average that forgets its start
-  at any length of a run; with ρ = 5e-6 throughout, ten thousand steps would leave h within 5 % of
-  hess_init where ĥ is small. ĥ is made of ĝ minus the momentum, which does not know ε: its mean is
-  the same, its noise far less while the weights are far from their optimum. No single ĥ changes
-  h + δ more than 2.5-fold, and h does not fall below 0, so that σ is at most the prior's: noise
-  alone could otherwise make some weights wilder than the prior. `hessian="paper"` has none of it.
+  ρ of a new ĥ is 2/(t + 200) until that falls to 1 - β2, so that an average of all ĥ forgets its
+  start at any length of a run; with ρ = 5e-6 throughout, ten thousand steps would leave h within
+  5 % of hess_init where ĥ is small. ĥ is made of ĝ minus the momentum, which does not know ε: its
+  mean is the same, its noise far less while the weights are far from their optimum.
+- The noise of a minibatch's gradient stays in ĥ, times √(ess (h + δ)), and is often many times h.
+  The paper's ½ρ²(h - ĥ)²/(h + δ), which keeps h positive, adds the variance of that noise to h at
+  every step. The plain average has no such bias, but may be negative. So its variance is averaged
+  along with it, and h is the expectation of a positive number given both, and given that weights
+  of one tensor are alike: each average is drawn towards the tensor's mean by as much as the scatter
+  of the tensor's averages is noise (empirical Bayes). What the noise hides of single weights is
+  left to the end of the run, see bayrace.posterior.ivon. `hessian="paper"` has none of it.
 """
 
 from __future__ import annotations
@@ -37,6 +42,7 @@ from bayrace.types import Params
 
 _HALF = 0.5  # the loss is twice a negative log-likelihood
 _PACE, _OFFSET = 2.0, 200.0  # of ρ: weights in the average rise linearly, and start softly
+_TINY = 1e-30  # of variances
 _STREAM = 1  # apart from other uses of the run's seed
 
 HessianRule = Literal["averaged", "paper"]
@@ -68,11 +74,17 @@ class IvonSettings:
 
 
 def init(settings: IvonSettings, params: Params) -> dict[str, Tensor]:
-    """`count` (steps taken), and `momentum/…` and `hessian/…` of the parameters' shapes."""
-    state = {f"momentum/{k}": torch.zeros_like(v, requires_grad=False) for k, v in params.items()}
-    state |= {
-        f"hessian/{k}": torch.full_like(v, settings.hess_init, requires_grad=False)
-        for k, v in params.items()
+    """`count` (steps taken), and `momentum/…` and `hessian/…` of the parameters' shapes.
+
+    If averaged, also `average/…` of the estimates of h, and `error/…`, its variance.
+    """
+    start = {"momentum": 0.0, "hessian": settings.hess_init}
+    if settings.hessian == "averaged":
+        start |= {"average": settings.hess_init, "error": 0.0}
+    state = {
+        f"{slot}/{name}": torch.full_like(value, number, requires_grad=False)
+        for slot, number in start.items()
+        for name, value in params.items()
     }
     state["count"] = torch.zeros((), dtype=torch.int64)
     return state
@@ -113,14 +125,17 @@ def update(
         gradient = _HALF * grad
         expected = momentum / (1 - memory ** (count - 1)) if averaged and count > 1 else 0.0
         estimate = (gradient - expected) * noise[name] / _deviation(settings, hessian)
-        damped = hessian + decay
-        surprise = share * (hessian - estimate) / damped
         if averaged:
-            surprise.clamp_(-1.0, 1.0)
-        # The square is the retraction: h + δ falls by at most half, whatever the estimate.
-        hessian += damped * (surprise.square() / 2 - surprise)
-        if averaged:
-            hessian.clamp_(min=0.0)
+            average, error = state[f"average/{name}"], state[f"error/{name}"]
+            surprise = estimate - average
+            average += share * surprise
+            error.mul_((1 - share) ** 2).addcmul_(surprise, surprise, value=share**2)
+            hessian.copy_(positive_hessian(average, error))
+        else:
+            damped = hessian + decay
+            surprise = share * (hessian - estimate) / damped
+            # The square is the retraction: h + δ falls by at most half, whatever the estimate.
+            hessian += damped * (surprise.square() / 2 - surprise)
         momentum.lerp_(gradient, 1 - memory)
         newton = (momentum / (1 - memory**count) + decay * mean) / (hessian + decay)
         mean -= lr * newton.clamp(-radius, radius)
@@ -132,6 +147,23 @@ def hessian_share(settings: IvonSettings, count: int) -> float:
     if settings.hessian == "paper":
         return floor
     return max(floor, _PACE / (count + _OFFSET))
+
+
+def positive_hessian(average: Tensor, error: Tensor) -> Tensor:
+    """E[h | h > 0] of each weight of a tensor, from unbiased averages and their variances.
+
+    The prior of h is a Gaussian with the mean of the averages and what their scatter exceeds their
+    variances by.
+    """
+    mean, noise = average.mean(), error.mean()
+    scatter = (average.var(correction=0) - noise).clamp(min=0.0)
+    share = scatter / (scatter + error).clamp(min=_TINY)
+    centre = mean + share * (average - mean)
+    std = (share * error + noise / average.numel()).clamp(min=_TINY).sqrt()
+    z = (centre / std).clamp(min=-5.0)
+    density = (-z.square() / 2 - torch.special.log_ndtr(z)).exp() / math.sqrt(2 * math.pi)
+    found: Tensor = std * (z + density)
+    return found
 
 
 def _deviation(settings: IvonSettings, hessian: Tensor) -> Tensor:

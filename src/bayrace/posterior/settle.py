@@ -1,0 +1,81 @@
+"""What a Gaussian over weights needs after the training that found it: noise heads and shifts.
+
+Noise heads follow the errors of the weights they were trained with. The mean of a Gaussian over
+weights is another network, and the training behind it may have used weights such as those of the
+β-NLL, which a refit had undone before. So the heads are refitted at the mean, and held there: a
+sample says otherwise what the energy is, not how to read noise off its features. Last come the
+shifts of the mean and of the samples, see `bayrace.posterior.shifts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+from bayrace.data.cache import Dataset
+from bayrace.posterior.shifts import Centred, mean_shift, with_shifts
+from bayrace.train.refit import HeadedModel, refit_noise
+from bayrace.train.settings import TrainSettings
+from bayrace.types import Likelihood, Params
+
+
+@dataclass(frozen=True, eq=False)
+class Settling:
+    """How it is done and who watches."""
+
+    refit_epochs: int  # of the noise heads at the mean; 0: they stay as they are
+    settings: TrainSettings  # precision, device and seed
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None  # structures done
+
+
+class Settled(Centred, Protocol):
+    """A Gaussian whose mean can be moved and whose weights can be held."""
+
+    def held(self, mean: Params, masks: Params) -> Self:
+        """With this mean, and without variance where a mask is 1."""
+        ...
+
+
+_S = TypeVar("_S", bound=Settled)
+
+
+def settle(
+    posterior: _S,
+    model: HeadedModel,
+    likelihood: Likelihood,
+    train: Dataset,
+    valid: Dataset,
+    how: Settling,
+) -> _S:
+    """The posterior with noise heads of its mean, held, and with the shifts of its samples."""
+    if model.noise_spec.kind in ("energy", "joint"):
+        mean = posterior.mean
+        if how.refit_epochs:
+            mean = _refitted(model, mean, likelihood, train, valid, how)
+        posterior = posterior.held(mean, model.noise_weights(mean))
+    return with_shifts(posterior, model, train, progress=how.progress)
+
+
+def _refitted(
+    model: HeadedModel,
+    mean: Params,
+    likelihood: Likelihood,
+    train: Dataset,
+    valid: Dataset,
+    how: Settling,
+) -> Params:
+    """The mean with heads that fit its errors, those of shifted energies."""
+    shift = dict(zip(train.elements, mean_shift(model, mean, train).tolist(), strict=True))
+    moved = {z: energy + shift[z] for z, energy in train.references.items()}
+    return refit_noise(
+        model,
+        mean,
+        likelihood,
+        train.with_references(moved),
+        valid.with_references(moved),
+        epochs=how.refit_epochs,
+        settings=how.settings,
+        stop=how.stop,
+    )
