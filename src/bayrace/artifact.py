@@ -51,7 +51,7 @@ def read(path: Path) -> Contents:
     data = _bytes(path)
     header = _header(path, data)
     try:
-        tensors = safetensors.torch.load(data)
+        tensors = dict(sorted(safetensors.torch.load(data).items()))  # it has no fixed order
     except (safetensors.SafetensorError, ValueError, RuntimeError, KeyError) as error:
         raise PotentialError(f"{path} is truncated or damaged ({error}); {COPY}") from error
     text = header["content"]

@@ -253,7 +253,7 @@ def test_distances_that_nothing_was_learnt_of_stop_it(learnt: Potential, ethanol
     assert look.gap is not None
     assert look.gap.size > 0.3
     assert hydrogen in look.gap.atoms
-    assert "such distance of the training data is" in describe(look, rule)
+    assert "such distance of the training data makes a gap of" in describe(look, rule)
     both = StopRule(1e-6, 0.05, gap=0.3)
     (look,) = looks(learnt, stretched, settings(steps=3), rule=both)
     assert "the force on some atom" in describe(look, both)

@@ -135,6 +135,19 @@ def test_what_is_no_matrix_moves_as_adam_moves_it(settings: optim.Optimiser) -> 
 
 
 @pytest.mark.parametrize("settings", [MUON, SOAP])
+def test_the_order_of_the_parameters_does_not_matter(settings: optim.Optimiser) -> None:
+    """A file may give them in another one, between two steps as well."""
+    params, turned = made(7), dict(reversed(made(7).items()))
+    state, other = optim.init(settings, params), optim.init(settings, turned)
+    for number in range(4):
+        grads = made(70 + number)
+        optim.step(settings, params, listed(grads), state, lr=0.02)
+        optim.step(settings, turned, [grads[name].clone() for name in turned], other, lr=0.02)
+        turned = dict(sorted(turned.items(), key=lambda item: hash((item[0], number))))
+    assert all(torch.equal(params[name], turned[name]) for name in params)
+
+
+@pytest.mark.parametrize("settings", [MUON, SOAP])
 def test_weights_decay_apart_from_the_gradient(settings: MuonSettings | SoapSettings) -> None:
     decaying = type(settings)(AdamSettings("adamw", 0.02, 0.5, (0.9, 0.99), 1e-10), 0.9)
     params, plain, before, grads = made(6), made(6), made(6), made(40)

@@ -48,7 +48,7 @@ def load(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             # A clone is aligned as fresh tensors are; matrix products may round by alignment.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name).clone() for name in sorted(file.keys())}
     except (safetensors.SafetensorError, OSError, RuntimeError) as error:
         raise CheckpointError(
             f"{path}: damaged or truncated ({path.stat().st_size} bytes): {error}; {_REMEDY}"

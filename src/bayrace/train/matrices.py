@@ -18,10 +18,13 @@ SMALLEST = 8
 
 
 def parted(params: Params) -> tuple[dict[str, list[str]], Params]:
-    """Names of the matrices by their shape, such as "32x32", and all other parameters."""
+    """Names of the matrices by their shape, such as "32x32", and all other parameters.
+
+    In the order of the names: what an optimiser remembers of a stack must not depend on another.
+    """
     stacks: dict[str, list[str]] = {}
     others: Params = {}
-    for name, value in params.items():
+    for name, value in sorted(params.items()):
         if value.ndim >= 2 and min(value.shape[-2:]) >= SMALLEST:
             stacks.setdefault("x".join(map(str, value.shape)), []).append(name)
         else:
