@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,6 +56,38 @@ def moving(metal: Atoms, potential: Potential) -> Atoms:
 def heated(atoms: Atoms, temperature: float) -> Atoms:
     thermalize_momenta(atoms, temperature, rng=np.random.default_rng(5), exact_temperature=True)
     return atoms
+
+
+def test_threads_share_a_calculator(metal: Atoms) -> None:
+    """Sixteen at a time, each with a structure of its own, get what each gets alone."""
+    structures = []
+    for seed in range(16):
+        structures.append(metal.copy())
+        structures[-1].rattle(0.03, seed=seed)
+    expected = []
+    for atoms in structures:
+        atoms.calc = Calculator(metal.calc.potential)
+        expected.append((atoms.get_potential_energy(), atoms.get_forces()))
+        atoms.calc = metal.calc
+    gate = threading.Barrier(len(structures))
+
+    def ask(atoms: Atoms) -> list[tuple[float, np.ndarray]]:
+        gate.wait()
+        return [(atoms.get_potential_energy(), atoms.get_forces()) for _ in range(5)]
+
+    with ThreadPoolExecutor(len(structures)) as pool:
+        for found, (energy, forces) in zip(pool.map(ask, structures), expected, strict=True):
+            for own_energy, own_forces in found:
+                assert own_energy == pytest.approx(energy, abs=1e-9)
+                np.testing.assert_allclose(own_forces, forces, atol=1e-8)
+
+
+def test_a_calculator_can_be_copied_and_pickled(metal: Atoms) -> None:
+    energy = metal.get_potential_energy()
+    for other in (copy.deepcopy(metal.calc), pickle.loads(pickle.dumps(metal.calc))):
+        atoms = metal.copy()
+        atoms.calc = other
+        assert atoms.get_potential_energy() == energy
 
 
 def test_results_have_their_shapes(metal: Atoms) -> None:

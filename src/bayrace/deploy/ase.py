@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from threading import RLock
 from typing import Any, Literal
 
 import numpy as np
@@ -59,6 +60,7 @@ class Calculator(AseCalculator):
         **keywords: Any,
     ) -> None:
         super().__init__(**keywords)  # type: ignore[no-untyped-call]
+        self._lock = RLock()
         if isinstance(potential, Potential):
             where = None if str(device) == "auto" else device
             self.potential = potential.to(device=where, dtype=dtype)
@@ -73,6 +75,22 @@ class Calculator(AseCalculator):
             skin=skin,
             device=self.potential.device,
         )
+
+    def get_property(
+        self, name: str, atoms: Atoms | None = None, allow_calculation: bool = True
+    ) -> Any:
+        """One property; calls from several threads wait for each other, as they share results."""
+        ask: Any = super().get_property  # ASE has no types
+        with self._lock:
+            return ask(name, atoms, allow_calculation)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, which belongs to its process."""
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """With a lock of its own."""
+        vars(self).update(state, _lock=RLock())
 
     def calculate(
         self,
