@@ -5,6 +5,7 @@ import pytest
 from bayrace import run
 from bayrace.config import make_config
 from bayrace.data.embedded import embedded
+from bayrace.data.frame import DataError
 from bayrace.data.reference import fit_references
 
 
@@ -41,6 +42,14 @@ def test_validation_files_and_given_references(tmp_path):
     ready = run.prepare(config(tmp_path, f"{embedded('ethanol-train')}@:8", data=data))
     assert (len(ready.train), len(ready.valid)) == (8, 3)
     assert ready.train.references == {1: -10.0, 6: -40.0, 8: -100.0}
+
+
+def test_test_data_are_checked_before_the_training(tmp_path):
+    data = {"valid": 2, "test": {"other": f"{embedded('ammonia-test')}@:2"}}
+    settings = config(tmp_path, f"{embedded('ethanol-train')}@:6", data=data)
+    with pytest.raises(DataError, match=r"ammonia-test.*N"):
+        run.train(settings)
+    assert not (tmp_path / "history.jsonl").exists()
 
 
 def test_a_periodic_run_with_stress_and_its_noise(tmp_path):

@@ -215,6 +215,8 @@ def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:
     splits = read_splits(config)
     references = _references(config, splits) if initial is None else dict(initial.references)
     elements = elements_of(splits.train) if initial is None else initial.elements
+    for frames in splits.test.values():  # not after hours of training
+        check_frames(frames, need_forces=False, elements=elements)
 
     def dataset(frames: Sequence[Frame]) -> Dataset:
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
