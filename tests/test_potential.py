@@ -18,6 +18,7 @@ import torch
 from ase.build import bulk, molecule
 
 import bayrace
+from bayrace import artifact
 from bayrace.artifact import FORMAT_VERSION
 from bayrace.data.distances import Distances
 from bayrace.data.frame import DataError, frame_from_atoms
@@ -62,6 +63,26 @@ def test_round_trip_keeps_everything(make_potential: Make, tmp_path: Path) -> No
     np.testing.assert_array_equal(loaded.distances.counts[6, 8], potential.distances.counts[6, 8])
     assert loaded.version == bayrace.__version__
     assert [child.name for child in tmp_path.iterdir()] == [path.name]  # no temporary file left
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_refused(
+    make_potential: Make, tmp_path: Path, number: float
+) -> None:
+    potential = make_potential(seeds=(0,))
+    weights = potential.posterior.tensors()
+    broken = {name: value.clone() for name, value in weights.items()}
+    first = next(iter(broken))
+    broken[first].view(-1)[0] = number
+    path = tmp_path / "model.bayrace"
+    replace(potential, posterior=type(potential.posterior).restore(broken, {})).save(path)
+    with pytest.raises(PotentialError, match=f"{first} holds numbers that are not finite"):
+        Potential.load(path, device="cpu")
+
+
+def test_tensors_are_read_in_the_order_of_their_names(saved: Path) -> None:
+    names = list(artifact.read(saved).tensors)
+    assert names == sorted(names)
 
 
 def test_predictions_survive_the_file(make_potential: Make, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import safetensors
 import safetensors.torch
+import torch
 
 import bayrace
 from bayrace.train.checkpoint import digest
@@ -59,6 +60,12 @@ def read(path: Path) -> Contents:
         raise PotentialError(
             f"{path} is corrupted: its contents do not match their SHA-256; {COPY}"
         )
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise PotentialError(
+                f"{path}: {name} holds numbers that are not finite, so it can predict nothing; "
+                "train it again"
+            )
     return Contents(int(header["format"]), json.loads(text), tensors)
 
 
