@@ -81,6 +81,9 @@ class Measured:
     def atomic_shift(self) -> tuple[float, ...]:
         return (0.0,) * len(self.statistics.elements)
 
+    def shortest_distances(self) -> tuple[tuple[float, ...], ...]:
+        return ((0.5,) * len(self.elements),) * len(self.elements)  # Å; watched, and never met
+
 
 def specification(model: dict[str, Any], statistics: Statistics) -> RaceSpec:
     """The network of a size for a training set with these statistics."""

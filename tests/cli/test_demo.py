@@ -9,7 +9,7 @@ from bayrace.potential import Potential
 
 @pytest.mark.slow
 def test_the_demo_ends_with_a_report(bayrace, tmp_path):
-    arguments = ("demo", "--output", tmp_path, "--max-time", "5s", "--steps", 20)
+    arguments = ("demo", "--output", tmp_path, "--max-time", "20s", "--steps", 20)
     result = bayrace(*arguments)
     assert result.exit_code == 0, result.output
     page = (tmp_path / "report.html").read_text(encoding="utf-8")

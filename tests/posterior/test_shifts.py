@@ -205,9 +205,16 @@ FEW: dict[str, Any] = {
         "train": f"{embedded('ethanol-train')}@:80",
         "valid": f"{embedded('ethanol-valid')}@:20",
     },
-    "model": {"preset": "tiny", "layers": 1, "hidden": "8x0e+8x1o+8x2e", "radial_hidden": [16]},
+    "model": {
+        "preset": "tiny",
+        "layers": 1,
+        "hidden": "8x0e+8x1o+8x2e",
+        "radial_hidden": [16],
+        "radial_knots": 128,
+        "short_range": False,
+    },
     "loss": {"refit_epochs": 3},
-    "train": {"max_epochs": 8, "batch_size": 5},
+    "train": {"max_epochs": 8, "batch_size": 5, "optimiser": "amsgrad", "monitor": "loss"},
     "posterior": {
         "swag": {"epochs": 8, "burn_in": 2, "samples": 8},
         "ivon": {"lr": 0.005, "hess_init": 100.0, "samples": 8, "fisher": 200},
