@@ -61,10 +61,9 @@ def read(path: Path) -> Contents:
             f"{path} is corrupted: its contents do not match their SHA-256; {COPY}"
         )
     for name, value in tensors.items():
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if value.is_floating_point() and bool(torch.isnan(value).any()):
             raise PotentialError(
-                f"{path}: {name} holds numbers that are not finite, so it can predict nothing; "
-                "train it again"
+                f"{path}: {name} holds what is not a number, so it can predict nothing; train anew"
             )
     return Contents(int(header["format"]), json.loads(text), tensors)
 

@@ -321,3 +321,5 @@ def _check_weights(members: Params, model: Race, path: Path) -> None:
             raise PotentialError(
                 f"{path}: weight {name} has shape {found}, the model needs {shape}; {COPY}"
             )
+        if not bool(torch.isfinite(members[name]).all()):
+            raise PotentialError(f"{path}: weight {name} is not finite everywhere; train anew")
