@@ -56,7 +56,7 @@ class BiasedCalculator(AseCalculator):
         if structure is None:
             raise ValueError("calculate() without atoms; pass the structure to compute")
         inner, potential = self.inner, self.inner.potential
-        forces = inner.get_property("forces", structure)  # type: ignore[no-untyped-call]
+        forces = inner.get_property("forces", structure)
         batch = inner.neighbours.graph(geometry_of(structure), dtype=potential.dtype)
         spread = energy_spread(potential, batch)
         energy = inner.results["energy"] - self.strength * spread.std

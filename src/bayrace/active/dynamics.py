@@ -125,7 +125,7 @@ def simulate(
     if len(atoms) > 1:
         Stationary(atoms)
     dynamics = _integrator(atoms, settings, random)
-    watch.get_property("forces", atoms)  # type: ignore[no-untyped-call]
+    watch.get_property("forces", atoms)
     if rule is not None:
         _refuse_blindness(rule, watch.results["forces_covariance"], potential)
     shape = None
@@ -136,7 +136,7 @@ def simulate(
             step = dynamics.nsteps
             if step % settings.look_every and step < settings.steps:
                 continue
-            watch.get_property("forces", atoms)  # type: ignore[no-untyped-call]
+            watch.get_property("forces", atoms)
             covariance = watch.results["forces_covariance"]
             risk = None if rule is None else rule.risk(covariance, shape)
             gap = None
