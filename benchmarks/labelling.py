@@ -15,9 +15,9 @@ from pathlib import Path
 
 from ase.build import bulk
 
-from bayrace.active.label import LabelSettings, label_frames
-from bayrace.active.oracles.ase import AseOracle
 from bayrace.data.frame import Frame, frame_from_atoms
+from bayrace.label.label import LabelSettings, label_frames
+from bayrace.label.oracles.ase import AseOracle
 
 CALCULATOR = """
 import time

@@ -23,16 +23,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayrace import run
 from bayrace.config import Config, make_config
 from bayrace.config.build import likelihoods, train_settings
+from bayrace.core.outputs import Params
 from bayrace.data.embedded import embedded
-from bayrace.ensemble import train_members
-from bayrace.model.derivatives import evaluate
+from bayrace.models.derivatives import evaluate
 from bayrace.posterior.ensemble import Ensemble
-from bayrace.process import settle
+from bayrace.system.process import settle
 from bayrace.train import optim
-from bayrace.types import Params
+from bayrace.workflow import train as run
+from bayrace.workflow.ensemble import train_members
 
 
 def main() -> None:

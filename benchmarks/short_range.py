@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bayrace.active.oracles.xtb import XtbOracle
-from bayrace.active.stop import StopRule
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import Frame
-from bayrace.potential import Potential
+from bayrace.label.oracles.xtb import XtbOracle
+from bayrace.potential.potential import Potential
+from bayrace.simulate.stop import StopRule
 
 BOND = {(1, 6): 1.3, (1, 8): 1.25, (6, 6): 1.8, (6, 8): 1.7}  # Å, at most, by atomic numbers
 STEP, DEPTH = 0.01, 0.15  # Å

@@ -21,20 +21,21 @@ import torch
 
 from bayrace.config import make_config
 from bayrace.config.build import lambdas, race_spec
-from bayrace.data.cache import Dataset
+from bayrace.core.graph import GraphBatch
+from bayrace.core.protocols import Posterior
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
-from bayrace.metrics.cost import interleaved_times
-from bayrace.model.noise import NoiseSpec
-from bayrace.model.race import Race
+from bayrace.evaluate.metrics.cost import interleaved_times
+from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.network import Race
 from bayrace.posterior import llpr
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.posterior.llpr import LlprOptions
 from bayrace.posterior.point import Point
 from bayrace.posterior.shallow import Shallow
-from bayrace.potential import Potential
-from bayrace.process import settle
-from bayrace.run import read_splits
-from bayrace.types import GraphBatch, Posterior
+from bayrace.potential.potential import Potential
+from bayrace.system.process import settle
+from bayrace.workflow.train import read_splits
 
 MEMBERS = 8
 DATA = "../shared/data/3bpa/train_300K.xyz"

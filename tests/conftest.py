@@ -15,11 +15,11 @@ torch.use_deterministic_algorithms(True)
 @pytest.fixture(scope="session")
 def make_potential() -> Callable[..., Any]:
     """A factory of tiny Race potentials with random weights, one member per seed."""
-    from bayrace.model.noise import Lambdas, NoiseSpec
-    from bayrace.model.race import Race
+    from bayrace.models.noise import Lambdas, NoiseSpec
+    from bayrace.models.race.network import Race
     from bayrace.posterior.ensemble import Ensemble
     from bayrace.posterior.point import Point
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
     from bayrace.testing import small_spec
 
     def make(

@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bayrace.active.dynamics import DynamicsSettings, ExplodedError, simulate
-from bayrace.active.oracle import OracleError
-from bayrace.active.oracles.xtb import XtbOracle
-from bayrace.active.stop import StopRule
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import frame_from_atoms
-from bayrace.potential import Potential
+from bayrace.label.oracle import OracleError
+from bayrace.label.oracles.xtb import XtbOracle
+from bayrace.potential.potential import Potential
+from bayrace.simulate.dynamics import DynamicsSettings, ExplodedError, simulate
+from bayrace.simulate.stop import StopRule
 
 
 @dataclass

@@ -16,17 +16,18 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from common import Statistics
 from systems import BATCH, CRYSTALS, CUTOFF, SILICON
 
-from bayrace import Calculator, Potential, run
+from bayrace import Calculator, Potential
 from bayrace.config import Config, make_config
 from bayrace.config.build import lambdas, likelihoods, race_spec, train_settings
+from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
-from bayrace.model.race import Race
-from bayrace.model.spec import RaceSpec
+from bayrace.models.race.network import Race
+from bayrace.models.race.spec import RaceSpec
 from bayrace.posterior.point import Point
-from bayrace.predict import predict
+from bayrace.predict.predict import predict
 from bayrace.train.loop import fit
-from bayrace.types import GraphBatch
+from bayrace.workflow import train as run
 
 # nequip-2 and nequip-3 have gates and no products of features with themselves
 LIKE_NEQUIP = {"preset": "small", "self_contraction": False, "gate": True}

@@ -27,13 +27,13 @@ from home import BENCH
 from systems import CUTOFF, structures
 from torch import Tensor
 
+from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
-from bayrace.model.layout import race_layout
+from bayrace.models.race.layout import race_layout
 from bayrace.nn.codegen import coupling_count
 from bayrace.nn.irreps import clebsch_gordan
 from bayrace.nn.plan import Plan
-from bayrace.types import GraphBatch
 
 PASSES = ("forward", "backward", "double")
 REPEATS = 20

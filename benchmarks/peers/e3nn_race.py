@@ -24,16 +24,17 @@ from home import BENCH
 from systems import CUTOFF
 from torch import Tensor, nn
 
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Params
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.frame import frame_from_atoms
-from bayrace.model.derivatives import evaluate
-from bayrace.model.layout import race_layout
-from bayrace.model.race import Race
-from bayrace.model.spec import RaceSpec
+from bayrace.models.derivatives import evaluate
+from bayrace.models.race.layout import race_layout
+from bayrace.models.race.network import Race
+from bayrace.models.race.spec import RaceSpec
 from bayrace.nn.irreps import parse_irreps
 from bayrace.nn.linear import linear
 from bayrace.nn.radial import bessel_basis, silu
-from bayrace.types import GraphBatch, Params
 
 HEADS = 8  # energy, its log-variance, and six numbers of the Cholesky factor
 SCALAR = o3.Irrep("0e")

@@ -20,13 +20,13 @@ import torch
 from artifacts import ARTIFACTS, RESULTS
 
 from bayrace.config import make_config
-from bayrace.data.cache import Dataset
+from bayrace.core.graph import GraphBatch
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
-from bayrace.metrics.cost import Call, interleaved_times, peak_memory, relative_times
-from bayrace.potential import Potential
-from bayrace.process import settle
-from bayrace.run import read_splits
-from bayrace.types import GraphBatch
+from bayrace.evaluate.metrics.cost import Call, interleaved_times, peak_memory, relative_times
+from bayrace.potential.potential import Potential
+from bayrace.system.process import settle
+from bayrace.workflow.train import read_splits
 
 FILE = RESULTS / "cost.json"
 MEASURE = "mse-0"

@@ -22,10 +22,10 @@ from scipy.spatial.transform import Rotation
 
 from bayrace.config import make_config
 from bayrace.data.frame import Frame
-from bayrace.potential import Potential
-from bayrace.process import settle
-from bayrace.report.evaluation import evaluate
-from bayrace.run import read_splits
+from bayrace.evaluate.evaluation import evaluate
+from bayrace.potential.potential import Potential
+from bayrace.system.process import settle
+from bayrace.workflow.train import read_splits
 
 FORMS = {"equivariant": "nll_jef-0", "Cholesky": "cholesky"}
 

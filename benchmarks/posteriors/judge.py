@@ -25,14 +25,14 @@ from bayrace.calibrate.fit import fit_calibration
 from bayrace.calibrate.seen import refuse_seen
 from bayrace.cli.calibrate import applied
 from bayrace.config import make_config
+from bayrace.core.prediction import Prediction
 from bayrace.data.frame import Frame
-from bayrace.metrics.ood import detections
-from bayrace.potential import Potential
-from bayrace.process import settle
-from bayrace.report.evaluation import Evaluation, evaluate_predictions
-from bayrace.run import read_splits
-from bayrace.tuning import training_frames
-from bayrace.types import Prediction
+from bayrace.evaluate.evaluation import Evaluation, evaluate_predictions
+from bayrace.evaluate.metrics.ood import detections
+from bayrace.potential.potential import Potential
+from bayrace.system.process import settle
+from bayrace.workflow.train import read_splits
+from bayrace.workflow.tune import training_frames
 
 METHODS = ("scale", "isotonic")
 KNOWN, UNKNOWN = "300K", "1200K"

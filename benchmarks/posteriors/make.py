@@ -16,14 +16,14 @@ from pathlib import Path
 import torch
 from artifacts import ARTIFACTS, HERE, MADE, RUNS, Artifact
 
-from bayrace import run
 from bayrace.cli.fit import posterior_config
 from bayrace.config import Config, load_config
-from bayrace.ensemble import train_members
-from bayrace.folder import ENSEMBLE, clear_folder
-from bayrace.potential import Potential
-from bayrace.process import settle
+from bayrace.potential.potential import Potential
+from bayrace.system.process import settle
 from bayrace.train.checkpoint import LAST
+from bayrace.workflow import train as run
+from bayrace.workflow.ensemble import train_members
+from bayrace.workflow.folder import ENSEMBLE, clear_folder
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ import torch
 from artifacts import ARTIFACTS, RESULTS
 from judge import judge, read
 
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 TABLE = RESULTS / "table.json"
 SETS = ("300K", "600K", "1200K")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayrace.deploy.ase import Calculator
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
 
 __all__ = ["Calculator", "Potential", "__version__"]
 
@@ -18,7 +18,7 @@ except PackageNotFoundError:  # a source tree that was not installed
     __version__ = "0+unknown"
 
 # Loaded on first use: torch takes seconds to import, `bayrace --help` should not.
-_LAZY = {"Calculator": "bayrace.deploy.ase", "Potential": "bayrace.potential"}
+_LAZY = {"Calculator": "bayrace.deploy.ase", "Potential": "bayrace.potential.potential"}
 
 
 def __getattr__(name: str) -> Any:

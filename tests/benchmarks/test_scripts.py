@@ -15,10 +15,10 @@ from typing import Any
 import ase.io
 import pytest
 
-from bayrace import run
 from bayrace.config import make_config
 from bayrace.data.embedded import embedded
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
+from bayrace.workflow import train as run
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.rglob("*.py"))

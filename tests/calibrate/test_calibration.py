@@ -11,7 +11,7 @@ import torch
 from scipy.spatial.transform import Rotation
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
-from bayrace.types import Prediction, Shape, Uncertain
+from bayrace.core.prediction import Prediction, Shape, Uncertain
 
 SKEWED = Shape((-1.0, 0.0, 3.0), (0.0, 0.7, 1.0))
 EVEN = Shape((-2.0, 0.0, 2.0), (0.0, 0.5, 1.0))

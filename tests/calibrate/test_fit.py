@@ -13,9 +13,9 @@ import torch
 from bayrace.calibrate.calibration import Calibration
 from bayrace.calibrate.fit import fit_calibration
 from bayrace.calibrate.methods import METHODS
+from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.data.split import fingerprint
-from bayrace.types import Prediction, Uncertain
 
 ATOMS, FRAMES = 4, 500
 NUMBERS = np.array([8, 1, 1, 6])

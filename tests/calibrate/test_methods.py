@@ -11,14 +11,14 @@ from scipy import stats
 
 from bayrace.calibrate import conformal, isotonic, scale
 from bayrace.calibrate.calibration import Recalibration
-from bayrace.metrics.calibration import (
+from bayrace.core.prediction import Uncertain
+from bayrace.evaluate.metrics.calibration import (
     calibration_error,
     central_mass,
     coverage,
     ellipsoid_mass,
 )
-from bayrace.metrics.scoring import mahalanobis
-from bayrace.types import Uncertain
+from bayrace.evaluate.metrics.scoring import mahalanobis
 
 COUNT = 20_000
 NOISE = 1.17 * (2 / COUNT + 2 / COUNT)

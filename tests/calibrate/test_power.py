@@ -12,7 +12,7 @@ from scipy.spatial.transform import Rotation
 
 from bayrace.calibrate import power, scale
 from bayrace.calibrate.calibration import Recalibration
-from bayrace.types import Uncertain
+from bayrace.core.prediction import Uncertain
 
 COUNT = 20_000
 

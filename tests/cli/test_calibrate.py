@@ -9,7 +9,7 @@ import torch
 
 from bayrace.calibrate.scale import robust_scale
 from bayrace.data.frame import frame_from_atoms
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def test_too_few_frames(bayrace, model):
 
 
 def test_a_potential_without_noise(bayrace, data, tmp_path, make_potential):
-    from bayrace.model.noise import NO_NOISE
+    from bayrace.models.noise import NO_NOISE
 
     make_potential(noise=NO_NOISE).save(tmp_path / "point.bayrace")
     result = bayrace("calibrate", tmp_path / "point.bayrace", data / "test.xyz")

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from bayrace.metrics.unified import unified_score
-from bayrace.model.noise import NO_NOISE
+from bayrace.evaluate.metrics.unified import unified_score
+from bayrace.models.noise import NO_NOISE
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 
 
 @pytest.mark.slow

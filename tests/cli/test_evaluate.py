@@ -6,7 +6,7 @@ import ase.io
 import numpy as np
 import pytest
 
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 
 
 def test_tables_and_json_agree_with_the_potential(bayrace, model, data, tmp_path):
@@ -116,7 +116,7 @@ def test_frames_of_the_training_are_warned_of(bayrace, model, data):
 
 
 def test_a_potential_without_noise(bayrace, data, tmp_path, make_potential):
-    from bayrace.model.noise import NO_NOISE
+    from bayrace.models.noise import NO_NOISE
 
     make_potential(noise=NO_NOISE).save(tmp_path / "point.bayrace")
     arguments = (tmp_path / "point.bayrace", data / "test.xyz", "--ood", data / "hot.xyz")

@@ -10,10 +10,11 @@ import torch
 import yaml
 from click.testing import Result
 
+from bayrace.core.prediction import Prediction
+from bayrace.core.protocols import ClosedForm
 from bayrace.data.embedded import embedded_frames
 from bayrace.posterior import POSTERIORS
-from bayrace.potential import Potential
-from bayrace.types import ClosedForm, Prediction
+from bayrace.potential.potential import Potential
 
 Command = Callable[..., Result]
 

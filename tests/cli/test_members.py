@@ -13,8 +13,8 @@ from rich.console import Console
 
 from bayrace.cli.members import MemberLines, members_display
 from bayrace.cli.progress import HEARTBEAT
-from bayrace.member import MemberProgress
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
+from bayrace.workflow.member import MemberProgress
 
 QUICK = ("-o", "model.preset=tiny", "-o", "train.batch_size=2", "-o", "train.threads=1")
 RUNNING = MemberProgress(

@@ -4,7 +4,7 @@ import ase.io
 import numpy as np
 import pytest
 
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 
 
 def test_ase_reads_the_output(bayrace, model, data, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.cli.report import default_title, named_sources
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 from bayrace.report.provenance import read_histories
 
 

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from bayrace.config import load_config
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 from bayrace.train import checkpoint
 
 QUICK = ("-o", "model.preset=tiny", "-o", "train.max_epochs=2", "-o", "train.batch_size=4")

@@ -10,7 +10,7 @@ import pytest
 from bayrace.config import make_config
 from bayrace.config.presets import PRESET_NAMES
 from bayrace.config.schema import Config, LossConfig, TrainConfig
-from bayrace.model.presets import PRESETS
+from bayrace.models.race.presets import PRESETS
 from bayrace.nn.covariance import CHOLESKY_JITTER
 from bayrace.nn.irreps import parse_irreps
 

@@ -10,7 +10,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.neighborlist import neighbor_list
 
-from bayrace.data.cache import Dataset
+from bayrace.data.dataset import Dataset
 from bayrace.data.distances import ENOUGH, RESOLUTION, Distances, Gap
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import Frame, frame_from_atoms, frame_to_atoms

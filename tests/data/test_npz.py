@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from bayrace.core.units import KCAL_PER_MOL
 from bayrace.data.frame import DataError, LabelKeys
 from bayrace.data.read import read_frames
-from bayrace.units import KCAL_PER_MOL
 
 KEYS = LabelKeys(None, None, None, None, None)
 

@@ -12,12 +12,13 @@ from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
 
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Params
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.frame import frame_from_atoms
-from bayrace.model.derivatives import evaluate
+from bayrace.models.derivatives import evaluate
 from bayrace.posterior.ensemble import Ensemble
-from bayrace.potential import Potential
-from bayrace.types import GraphBatch, Params
+from bayrace.potential.potential import Potential
 
 STEPS = 80
 

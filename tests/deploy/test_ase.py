@@ -31,7 +31,7 @@ import bayrace
 from bayrace.data.frame import DataError
 from bayrace.deploy.ase import Calculator
 from bayrace.posterior.point import Point
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 
 Make = Callable[..., Potential]
 

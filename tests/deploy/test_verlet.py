@@ -8,10 +8,10 @@ import torch
 from ase import Atoms
 from ase.build import bulk, molecule
 
+from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
 from bayrace.deploy.verlet import Geometry, VerletList, select_pairs
-from bayrace.types import GraphBatch
 
 ELEMENTS = (1, 6, 8, 13)
 CUTOFF = 3.5

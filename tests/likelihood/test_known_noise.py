@@ -8,16 +8,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import Params
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.likelihood.gaussian import GaussianNoise
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, noise
-from bayrace.model.race import Race
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas, noise
+from bayrace.models.race.network import Race
 from bayrace.testing import small_spec
 from bayrace.train.adam import AdamSettings
 from bayrace.train.optim import clip, init, step
-from bayrace.types import GraphBatch, Labels, Params
 
 Floats = npt.NDArray[np.float64]
 LAMBDAS = Lambdas(energy=5.0, forces=20.0, stress=1.0)

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import Outputs, Params
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import Robust, SquaredError
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import NO_NOISE, EnergyNoise, Lambdas, NoiseSpec, noise
-from bayrace.model.race import Race
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import NO_NOISE, EnergyNoise, Lambdas, NoiseSpec, noise
+from bayrace.models.race.network import Race
 from bayrace.nn.covariance import CovarianceForm
 from bayrace.testing import graph_of, random_frame, small_spec
-from bayrace.types import GraphBatch, Labels, Outputs, Params
 
 LAMBDAS = Lambdas(energy=2.0, forces=30.0, stress=5.0)
 CELL = torch.eye(3, dtype=torch.float64).numpy() * 4.2

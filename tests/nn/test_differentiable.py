@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from bayrace.model.derivatives import evaluate
-from bayrace.model.race import Race
+from bayrace.models.derivatives import evaluate
+from bayrace.models.race.network import Race
 from bayrace.nn.irreps import Irrep
 from bayrace.nn.kernels import Kernel, kernel_status
 from bayrace.nn.mixing import Block, Mixing, mix

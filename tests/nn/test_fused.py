@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
+from bayrace.core.graph import GraphBatch
 from bayrace.nn import compiler, convolution
 from bayrace.nn.convolution import Plan, convolve_plain
 from bayrace.nn.fused import convolve_fused
 from bayrace.nn.irreps import Irrep
-from bayrace.types import GraphBatch
 
 SCALAR, VECTOR, TENSOR = Irrep(0, 1), Irrep(1, -1), Irrep(2, 1)
 PLAN = Plan((SCALAR, VECTOR, TENSOR), 2, (SCALAR, VECTOR, TENSOR))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bayrace.core.protocols import Posterior
 from bayrace.posterior.ensemble import Ensemble
-from bayrace.types import Posterior
 
 MEMBERS = [{"matrix": torch.full((2, 3), float(k)), "scalar": torch.tensor(-k)} for k in range(5)]
 

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 from bayrace.config.posteriors import IvonConfig
-from bayrace.data.cache import Dataset
+from bayrace.core.protocols import Posterior
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, NoiseSpec
-from bayrace.model.pair import PairModel
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas, NoiseSpec
+from bayrace.models.pair import PairModel
 from bayrace.posterior.ivon import Ivon, IvonOptions, fit
 from bayrace.testing.structures import random_frame
 from bayrace.train.adam import AdamSettings
 from bayrace.train.loop import TrainSettings
 from bayrace.train.schedule import WarmupCosine
 from bayrace.train.state import load_last
-from bayrace.types import Posterior
 
 CUTOFF = 4.0
 LAMBDA_E, LAMBDA_F = 100.0, 60.0  # noise of 0.1 eV, and √(3·2/60) eV/Å on a force component

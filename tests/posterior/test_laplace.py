@@ -13,18 +13,20 @@ import safetensors.torch
 import torch
 from scipy.stats import multivariate_normal
 
-from bayrace.data.cache import Dataset
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Params, Spread
+from bayrace.core.protocols import ClosedForm, Posterior
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
 from bayrace.likelihood.evidence import Term, log_evidence, maximise_evidence
-from bayrace.model.derivatives import evaluate
-from bayrace.model.diagonal import Diagonal
-from bayrace.model.last_layer import LastLayer
-from bayrace.model.noise import NO_NOISE, Lambdas, NoiseSpec
-from bayrace.model.pair import PairModel
-from bayrace.model.race import Race
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import NO_NOISE, Lambdas, NoiseSpec
+from bayrace.models.pair import PairModel
+from bayrace.models.race.network import Race
+from bayrace.posterior.gaussian.diagonal import Diagonal
+from bayrace.posterior.gaussian.last_layer import LastLayer
 from bayrace.posterior.laplace import Laplace, LaplaceModel, LaplaceOptions, LinearisedLaplace, fit
 from bayrace.testing import graph_of, random_frame, small_spec
-from bayrace.types import ClosedForm, GraphBatch, Params, Posterior, Spread
 
 ELEMENTS = (1, 8)
 LAMBDAS = Lambdas(energy=1.0, forces=4.0, stress=1.0)

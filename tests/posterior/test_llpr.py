@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 import torch
 
-from bayrace.data.cache import Dataset
+from bayrace.core.protocols import ClosedForm
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
-from bayrace.model.derivatives import evaluate
-from bayrace.model.last_layer import (
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas, NoiseSpec
+from bayrace.models.pair import PairModel
+from bayrace.models.race.network import Race
+from bayrace.posterior.gaussian.last_layer import (
     feature_derivatives,
     last_layer_places,
     projected_derivatives,
     structure_features,
 )
-from bayrace.model.noise import Lambdas, NoiseSpec
-from bayrace.model.pair import PairModel
-from bayrace.model.race import Race
-from bayrace.model.rows import energy_rows, forces_gram, forces_rows
+from bayrace.posterior.gaussian.rows import energy_rows, forces_gram, forces_rows
 from bayrace.posterior.llpr import Llpr, LlprOptions, fit
 from bayrace.testing import graph_of, random_frame, small_spec
-from bayrace.types import ClosedForm
 
 ELEMENTS = (1, 8)
 PAIR = PairModel(elements=ELEMENTS, cutoff=4.0, functions=4)

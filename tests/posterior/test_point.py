@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bayrace.core.protocols import Posterior
 from bayrace.posterior.point import Point
-from bayrace.types import Posterior
 
 
 def test_draws_are_copies_stacked_first() -> None:

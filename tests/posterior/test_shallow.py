@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from bayrace.data.cache import Dataset
+from bayrace.core.protocols import ClosedForm
+from bayrace.data.dataset import Dataset
 from bayrace.likelihood.gaussian import GaussianNoise
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, NoiseSpec, members_variance
-from bayrace.model.race import Race
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas, NoiseSpec, members_variance
+from bayrace.models.race.network import Race
 from bayrace.posterior.shallow import Shallow
 from bayrace.testing import check_symmetries, graph_of, random_frame, small_spec
-from bayrace.types import ClosedForm
 
 ELEMENTS = (1, 8)
 MEMBERS = 5

@@ -11,28 +11,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayrace import run
-from bayrace.active.bias import energy_spread
 from bayrace.config import make_config
 from bayrace.config.build import likelihoods, train_settings
-from bayrace.data.cache import Dataset
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior, Shifted
+from bayrace.data.dataset import Dataset
 from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.data.frame import Frame
-from bayrace.fitting import Prepared, Watch, fit_posterior
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas
-from bayrace.model.pair import PairModel
-from bayrace.model.race import Race
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas
+from bayrace.models.pair import PairModel
+from bayrace.models.race.network import Race
 from bayrace.posterior.ivon import Ivon
 from bayrace.posterior.settle import Settling, settle
 from bayrace.posterior.shifts import SEED, Shifts, with_shifts
 from bayrace.posterior.swag import Collector, Swag
-from bayrace.potential import Potential
-from bayrace.predict import predict
+from bayrace.potential.potential import Potential
+from bayrace.predict.predict import predict
+from bayrace.simulate.bias import energy_spread
 from bayrace.testing.examples import EXAMPLES
 from bayrace.testing.structures import random_frame, small_spec
 from bayrace.train.loop import fit
-from bayrace.types import Params, Posterior, Shifted
+from bayrace.workflow import train as run
+from bayrace.workflow.fit import Prepared, Watch, fit_posterior
 
 ELEMENTS = (1, 8)
 REFERENCES = {1: -3.0, 8: -7.0}

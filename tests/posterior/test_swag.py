@@ -11,11 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
 from bayrace.likelihood.mse import SquaredError
-from bayrace.model.noise import Lambdas
-from bayrace.model.pair import PairModel
+from bayrace.models.noise import Lambdas
+from bayrace.models.pair import PairModel
 from bayrace.posterior.swag import (
     SNAPSHOTS,
     Collector,
@@ -29,7 +31,6 @@ from bayrace.train.adam import AdamSettings
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import FitResult, TrainSettings
 from bayrace.train.schedule import Plateau
-from bayrace.types import Params, Posterior
 
 SIZE = 5
 LOW_RANK_SHARE: dict[Scaling, float] = {"maddox": 0.5, "paper": 1.0}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bayrace.data.frame import Frame
-from bayrace.report.judged import ENERGY_SCORE, FORCES_SCORE, Judged, Quantity
+from bayrace.evaluate.judged import ENERGY_SCORE, FORCES_SCORE, Judged, Quantity
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = [

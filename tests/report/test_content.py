@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bayrace.metrics.calibration import calibration_error, central_mass
+from bayrace.evaluate.metrics.calibration import calibration_error, central_mass
 from bayrace.report.build import build_report
 from bayrace.report.document import Panel, Table
 from bayrace.report.panels.accuracy import parity_panels

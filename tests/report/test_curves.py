@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bayrace.metrics.ood import auroc
+from bayrace.evaluate.metrics.ood import auroc
 from bayrace.report.curves import binned_rmse, folded_normal, histogram, roc, sampling_band, thinned
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bayrace.data.frame import Frame
+from bayrace.evaluate.evaluation import Compared, evaluate
 from bayrace.report import figures
-from bayrace.report.evaluation import Compared, evaluate
 
 SIGNATURE = b"\x89PNG"
 

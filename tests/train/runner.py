@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bayrace.data.cache import Dataset
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
 from bayrace.likelihood.mse import SquaredError
-from bayrace.model.noise import NO_NOISE, Lambdas
-from bayrace.model.pair import PairModel
-from bayrace.model.race import Race
+from bayrace.models.noise import NO_NOISE, Lambdas
+from bayrace.models.pair import PairModel
+from bayrace.models.race.network import Race
 from bayrace.testing.structures import small_spec
 from bayrace.train.adam import AdamSettings
 from bayrace.train.ivon import IvonSettings

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from bayrace.core.outputs import Params
 from bayrace.train import ivon, optim
 from bayrace.train.ivon import IvonSettings
-from bayrace.types import Params
 
 PAPER = IvonSettings(
     lr=0.05,

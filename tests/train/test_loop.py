@@ -8,14 +8,14 @@ from types import ModuleType
 import pytest
 import torch
 
-from bayrace.data.cache import Dataset
-from bayrace.model.derivatives import evaluate
-from bayrace.model.pair import PairModel
+from bayrace.core.outputs import Params
+from bayrace.data.dataset import Dataset
+from bayrace.models.derivatives import evaluate
+from bayrace.models.pair import PairModel
 from bayrace.train import checkpoint
 from bayrace.train.adam import AdamSettings
 from bayrace.train.loop import Event, StepEvent, TrainingDiverged, ValidEvent, fit
 from bayrace.train.schedule import Constant, WarmupCosine
-from bayrace.types import Params
 
 
 def least_squares(model: PairModel, dataset: Dataset) -> tuple[torch.Tensor, float]:

@@ -10,12 +10,12 @@ import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
+from bayrace.core.outputs import Params
 from bayrace.train import muon, optim
 from bayrace.train.adam import AdamSettings
 from bayrace.train.matrices import parted, stacked
 from bayrace.train.muon import MuonSettings, orthogonal
 from bayrace.train.soap import EVERY, SoapSettings
-from bayrace.types import Params
 
 ADAM = AdamSettings("adamw", lr=0.02, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-10)
 MUON, SOAP = MuonSettings(ADAM, momentum=0.9), SoapSettings(ADAM, memory=0.9)

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
+from bayrace.core.outputs import Params
 from bayrace.train import optim
 from bayrace.train.adam import AdamSettings
-from bayrace.types import Params
 
 
 def settings(name: str = "amsgrad", **changes: object) -> AdamSettings:

@@ -10,16 +10,16 @@ import torch
 
 from bayrace.config import make_config
 from bayrace.config.build import train_settings
-from bayrace.data.cache import Dataset
+from bayrace.core.outputs import Params
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
 from bayrace.likelihood.gaussian import GaussianNoise
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, NoiseSpec, noise
-from bayrace.model.pair import PairModel
-from bayrace.model.race import Race
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas, NoiseSpec, noise
+from bayrace.models.pair import PairModel
+from bayrace.models.race.network import Race
 from bayrace.testing import random_frame, small_spec
 from bayrace.train.refit import refit_noise
-from bayrace.types import Params
 
 ELEMENTS = (1, 8)
 LAMBDAS = Lambdas(energy=2.0, forces=50.0, stress=1.0)

@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from bayrace.data.cache import Dataset
+from bayrace.data.dataset import Dataset
 from bayrace.train.validate import validate
 
 

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayrace.types import Prediction, Shape, Uncertain
+from bayrace.core.prediction import Prediction, Shape, Uncertain
 
 
 @dataclass(frozen=True)

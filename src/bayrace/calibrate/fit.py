@@ -16,10 +16,10 @@ from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.calibrate.frames import bootstrap, largest_share
 from bayrace.calibrate.methods import METHODS
 from bayrace.calibrate.shapes import root_mean_square
+from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.data.frame import Frame
 from bayrace.data.labels import label_arrays
 from bayrace.data.split import fingerprint
-from bayrace.types import Prediction, Uncertain
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bayrace.types import Shape
+from bayrace.core.prediction import Shape
 
 Array = NDArray[np.float64]
 

@@ -15,15 +15,15 @@ from rich.table import Table
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 from bayrace.cli.train import Override
-from bayrace.loop.watch import Watch
-from bayrace.process import settle
+from bayrace.system.process import settle
+from bayrace.workflow.loop.watch import Watch
 
 if TYPE_CHECKING:
-    from bayrace.active.label import Progress
     from bayrace.config.loop import LoopConfig
-    from bayrace.loop.rounds import Ended
-    from bayrace.member import MemberProgress
+    from bayrace.label.label import Progress
     from bayrace.report.round import Round
+    from bayrace.workflow.loop.rounds import Ended
+    from bayrace.workflow.member import MemberProgress
 
 _EVERY = 30.0  # s between signs of life within a step
 
@@ -68,7 +68,7 @@ def active(
     del debug
     config = read_config(source, override or [])
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")  # it talks a lot
-    from bayrace.loop.rounds import run_loop
+    from bayrace.workflow.loop.rounds import run_loop
 
     settle()
     out = console()

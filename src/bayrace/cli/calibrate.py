@@ -21,13 +21,13 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from bayrace.calibrate.calibration import Calibration, Recalibration
+    from bayrace.core.prediction import Prediction
     from bayrace.data.read import Frame
-    from bayrace.potential import Potential
-    from bayrace.types import Prediction
+    from bayrace.potential.potential import Potential
 
 Batches = list[tuple[list["Frame"], "Prediction"]]
 
@@ -75,7 +75,7 @@ def calibrate(
     """
     del debug
     from bayrace.cli.evaluate import label_keys, read_labelled
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
 
     settle()
     potential = Potential.load(model, device=device)
@@ -84,7 +84,7 @@ def calibrate(
         frames = read_labelled(files, keys)
         name = ", ".join(Path(file).name for file in files)
     else:
-        from bayrace.tuning import training_frames
+        from bayrace.workflow.tune import training_frames
 
         frames, name = training_frames(potential)[1], "validation set"
     target = output or model.with_name(f"{model.stem}-calibrated{model.suffix}")
@@ -101,7 +101,7 @@ def fit(
     from bayrace.calibrate.seen import refuse_seen
     from bayrace.cli.tables import calibration_table
     from bayrace.data.split import frame_hashes
-    from bayrace.report.evaluation import evaluate_predictions
+    from bayrace.evaluate.evaluation import evaluate_predictions
 
     if not potential.frames:
         console(stderr=True).print(

@@ -22,14 +22,14 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bayrace.data.read import Frame, LabelKeys
-    from bayrace.potential import Potential
-    from bayrace.report.comparison import Contender
+    from bayrace.evaluate.comparison import Contender
+    from bayrace.potential.potential import Potential
 
 QUALITY_OF_MODELS = (
     *("E RMSE\nknown", "F RMSE\nknown", "E RMSE\nunknown", "F RMSE\nunknown"),
@@ -84,8 +84,8 @@ def compare(
     """
     del debug
     from bayrace.cli.evaluate import label_keys
-    from bayrace.potential import Potential
-    from bayrace.report.comparison import to_json
+    from bayrace.evaluate.comparison import to_json
+    from bayrace.potential.potential import Potential
 
     settle()
     potentials = {
@@ -139,7 +139,7 @@ def run(
     batch: int,
 ) -> list[Contender]:
     """Compare with a display of what is being done."""
-    from bayrace.report.comparison import compare as judge
+    from bayrace.evaluate.comparison import compare as judge
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
@@ -157,7 +157,7 @@ def run(
 
 def tables(contenders: Sequence[Contender], *, normalise: bool, score: Score) -> list[Table]:
     """The paper's table in two parts, one row per potential: errors, then detection and cost."""
-    from bayrace.report.comparison import unified
+    from bayrace.evaluate.comparison import unified
 
     first = contenders[0]
     sizes = f"known: {first.known.accuracy.frames} structures" + (

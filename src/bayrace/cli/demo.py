@@ -15,9 +15,9 @@ from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 if TYPE_CHECKING:
     from bayrace.config import Config
     from bayrace.data.frame import Frame
-    from bayrace.report.evaluation import Evaluation
-    from bayrace.report.judged import Judged, Role
-    from bayrace.run import RunResult
+    from bayrace.evaluate.evaluation import Evaluation
+    from bayrace.evaluate.judged import Judged, Role
+    from bayrace.workflow.train import RunResult
 
 KNOWN, HOT = "300 K (as trained)", "1000 K (never seen)"
 TIMESTEP = 0.5  # fs
@@ -100,7 +100,7 @@ def calibrate_demo(output: Path, result: RunResult) -> RunResult:
     """Calibrate on the validation set, and evaluate again with the calibrated potential."""
     from bayrace.cli.calibrate import fit
     from bayrace.data.embedded import embedded_frames
-    from bayrace.run import evaluate_sets
+    from bayrace.workflow.train import evaluate_sets
 
     valid = embedded_frames("ethanol-valid")
     potential = fit(result.potential, valid, method="scale", name="validation set", batch=20_000)
@@ -111,7 +111,7 @@ def calibrate_demo(output: Path, result: RunResult) -> RunResult:
 
 def verdict(known: Evaluation, hot: Evaluation) -> str:
     """Whether the uncertainty saw the hot structures coming, in three lines."""
-    from bayrace.metrics.ood import detections
+    from bayrace.evaluate.metrics.ood import detections
 
     lines = []
     for each in (known, hot):
@@ -134,9 +134,9 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     """Dynamics at 300 K from a training structure, with a progress bar."""
     from rich.progress import Progress
 
-    from bayrace.active.dynamics import DynamicsSettings, ExplodedError
-    from bayrace.active.dynamics import simulate as looks
     from bayrace.data.embedded import embedded_frames
+    from bayrace.simulate.dynamics import DynamicsSettings, ExplodedError
+    from bayrace.simulate.dynamics import simulate as looks
 
     start = embedded_frames("ethanol-test")[0]
     settings = DynamicsSettings("nvt", 300.0, steps, timestep=TIMESTEP, look_every=10)
@@ -168,9 +168,9 @@ def write_page(
     """Figures as PNG files, and the report as one HTML page; `raw` is before the calibration."""
     from bayrace.calibrate.seen import overlap
     from bayrace.data.embedded import embedded_frames
+    from bayrace.evaluate.judged import judge
     from bayrace.report.build import build_report
     from bayrace.report.document import Code, Section
-    from bayrace.report.judged import judge
     from bayrace.report.page import render
     from bayrace.report.panels.dynamics import dynamics_panels
     from bayrace.report.provenance import potential_facts

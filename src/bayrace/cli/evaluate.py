@@ -21,16 +21,16 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from bayrace.data.read import Frame, LabelKeys
-    from bayrace.metrics.ood import Detection
-    from bayrace.potential import Potential
-    from bayrace.report.evaluation import Evaluation
+    from bayrace.evaluate.evaluation import Evaluation
+    from bayrace.evaluate.metrics.ood import Detection
+    from bayrace.potential.potential import Potential
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +68,7 @@ def evaluate(
       bayrace evaluate model.bayrace test.xyz --energy-key REF_energy --forces-key REF_forces
     """
     del debug
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
 
     settle()
     potential = Potential.load(model, device=device)
@@ -103,7 +103,7 @@ def detect(
 ) -> dict[str, dict[str, Detection | None]]:
     """How well the known sets together are told from each unknown one, printed; by its name."""
     from bayrace.cli.tables import detection_table
-    from bayrace.metrics.ood import detections
+    from bayrace.evaluate.metrics.ood import detections
 
     found = {}
     joined = join_scores(known)
@@ -160,7 +160,7 @@ def evaluate_file(
     potential: Potential, file: str, keys: LabelKeys, *, name: str, batch: int
 ) -> Evaluation:
     """Evaluate one file with a progress bar."""
-    from bayrace.report.evaluation import evaluate as compare
+    from bayrace.evaluate.evaluation import evaluate as compare
 
     frames = read_labelled([file], keys)
     warn_if_seen(potential, frames, name)

@@ -9,11 +9,11 @@ import typer
 
 from bayrace.cli.common import INTERRUPTED, Debug, Device, ModelFile, console, friendly
 from bayrace.cli.train import Override, counting
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from bayrace.config import Config
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
 
 
 def register(app: typer.Typer) -> None:
@@ -42,12 +42,12 @@ def fit(
       bayrace fit model.bayrace --posterior llpr -o data.train=moved/train.xyz
     """
     del debug
-    from bayrace import run
     from bayrace.cli.progress import training_display
     from bayrace.cli.tables import evaluation_table
-    from bayrace.fitting import Watch
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
     from bayrace.train.loop import stop_on_signals
+    from bayrace.workflow import train as run
+    from bayrace.workflow.fit import Watch
 
     settle()
     out = console()

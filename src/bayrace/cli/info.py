@@ -14,7 +14,7 @@ from rich.table import Table
 from bayrace.cli.common import Debug, console, friendly
 
 if TYPE_CHECKING:
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
 
 _PACKAGES = ("torch", "numpy", "scipy", "ase", "e3nn", "vesin", "pydantic", "safetensors")
 
@@ -41,7 +41,7 @@ def info(
     if model is None:
         rows = list(installation())
     else:
-        from bayrace.potential import Potential
+        from bayrace.potential.potential import Potential
 
         rows = list(contents(Potential.load(model, device="cpu")))
     table = Table(show_header=False, box=None)

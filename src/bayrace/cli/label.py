@@ -12,9 +12,9 @@ from bayrace.cli.common import Debug, console, friendly
 if TYPE_CHECKING:
     from ase import Atoms
 
-    from bayrace.active.label import Labelling, LabelSettings
-    from bayrace.active.oracle import Oracle
     from bayrace.data.frame import Frame
+    from bayrace.label.label import Labelling, LabelSettings
+    from bayrace.label.oracle import Oracle
 
 FAILED = 1  # exit code where some structures have no label
 
@@ -120,7 +120,7 @@ def run(frames: list[Frame], oracle: Oracle, store: Path, settings: LabelSetting
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    from bayrace.active.label import Progress, label_frames
+    from bayrace.label.label import Progress, label_frames
 
     out = console(stderr=True)
     out.print(f"{len(frames)} structures, {oracle.method}", markup=False)

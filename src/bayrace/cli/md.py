@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
-    from bayrace.active.dynamics import DynamicsSettings, Look
-    from bayrace.active.stop import StopRule
     from bayrace.data.distances import Gap
     from bayrace.data.frame import Frame
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
+    from bayrace.simulate.dynamics import DynamicsSettings, Look
+    from bayrace.simulate.stop import StopRule
 
 STOPPED = 3  # exit code where the rule ended the run
 _EVERY = 10.0  # s between lines where there is no terminal
@@ -83,9 +83,9 @@ def md(
       bayrace md model.bayrace bulk.xyz --temperature 300 --steps 5000 --ensemble npt -o npt.xyz
     """
     del debug
-    from bayrace.active.dynamics import DynamicsSettings
-    from bayrace.active.stop import StopRule
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
+    from bayrace.simulate.dynamics import DynamicsSettings
+    from bayrace.simulate.stop import StopRule
 
     settings = DynamicsSettings(
         ensemble=ensemble,
@@ -152,9 +152,9 @@ def run(
     every: int,
 ) -> None:
     """Simulate, write the trajectory, and say how it went."""
-    from bayrace.active.dynamics import simulate
-    from bayrace.active.explore import describe, describe_gap
-    from bayrace.active.trajectory import open_trajectory
+    from bayrace.simulate.dynamics import simulate
+    from bayrace.simulate.explore import describe, describe_gap
+    from bayrace.simulate.trajectory import open_trajectory
 
     out, warned, frames = console(), 0, 0
     widest: tuple[int, Gap] | None = None

@@ -14,18 +14,19 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from bayrace import ensemble, run
 from bayrace.cli.common import FAILED, INTERRUPTED
 from bayrace.cli.progress import HEARTBEAT
 from bayrace.cli.tables import evaluation_table
 from bayrace.cli.train import describe
 from bayrace.config import Config, ConfigError, format_duration
-from bayrace.ensemble import EnsembleResult
-from bayrace.folder import MODEL
-from bayrace.member import MemberProgress
-from bayrace.process import settle
+from bayrace.system.process import settle
 from bayrace.train.signals import stop_on_signals
-from bayrace.workers import make_crew
+from bayrace.workflow import ensemble
+from bayrace.workflow import train as run
+from bayrace.workflow.ensemble import EnsembleResult
+from bayrace.workflow.folder import MODEL
+from bayrace.workflow.member import MemberProgress
+from bayrace.workflow.workers import make_crew
 
 Observer = Callable[[Sequence[MemberProgress]], None]
 _COLUMNS = ("member", "state", "epoch", "energy meV", "forces meV/Å", "elapsed", "eta")

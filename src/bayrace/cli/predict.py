@@ -9,7 +9,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bayrace.cli.common import Debug, Device, EdgeBudget, ModelFile, console, friendly
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 
 def register(app: typer.Typer) -> None:
@@ -38,7 +38,7 @@ def predict(
     del debug
     from bayrace.data.read import DataError
     from bayrace.deploy.extxyz import predict_files
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
 
     if any(Path(file).resolve() == output.resolve() for file in files):
         raise DataError(f"{output}: is also an input; write to another file")

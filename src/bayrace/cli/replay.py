@@ -15,14 +15,14 @@ from rich.markup import escape
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 from bayrace.cli.train import Override
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
-    from bayrace.active.replay import Plan
-    from bayrace.active.results import Cell, CellResult, Spread
     from bayrace.config.active import ReplayConfig
     from bayrace.data.frame import Frame
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
+    from bayrace.workflow.replay import Plan
+    from bayrace.workflow.replay_results import Cell, CellResult, Spread
 
 CELLS, RESULTS = "cells", "results.json"
 
@@ -60,10 +60,10 @@ def replay(
       bayrace replay replay.yaml -o tune.epochs=20 -o output=runs/replay-20
     """
     del debug
-    from bayrace.active.replay import replay as run
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
     from bayrace.train.signals import stop_on_signals
-    from bayrace.tuning import training_frames
+    from bayrace.workflow.replay import replay as run
+    from bayrace.workflow.tune import training_frames
 
     config = read_config(source, override or [])
     settle()
@@ -102,9 +102,9 @@ def read_config(source: Path, overrides: list[str]) -> ReplayConfig:
 
 def make_plan(config: ReplayConfig, potential: Potential, train: Sequence[Frame]) -> Plan:
     """What is compared, with the frames of all files."""
-    from bayrace.active.replay import Plan
     from bayrace.cli.evaluate import label_keys
     from bayrace.data.read import read_frames, split_isolated
+    from bayrace.workflow.replay import Plan
 
     keys = label_keys(potential)
 
@@ -128,7 +128,7 @@ def tuner(
     config: ReplayConfig, train: Sequence[Frame], valid: Sequence[Frame], stop: Callable[[], bool]
 ) -> Callable[[Cell, Sequence[Frame]], Potential | None]:
     """Trains members in the folder of a cell."""
-    from bayrace.tuning import fine_tune
+    from bayrace.workflow.tune import fine_tune
 
     def tune(cell: Cell, picked: Sequence[Frame]) -> Potential | None:
         return fine_tune(
@@ -206,9 +206,9 @@ def progress(
 
 def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) -> None:
     """Print the tables and write all numbers."""
-    from bayrace.active.results import QUANTITIES, relative, summary
     from bayrace.cli.replay_tables import tables
     from bayrace.train.checkpoint import write_atomically
+    from bayrace.workflow.replay_results import QUANTITIES, relative, summary
 
     if not results:
         return

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from bayrace.active.results import CellResult, Spread, relative, summary
+from bayrace.workflow.replay_results import CellResult, Spread, relative, summary
 
 _TITLES = {"start": "as it was", "none": "trained on, nothing new"}
 

@@ -20,12 +20,12 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from bayrace.data.read import Frame
-    from bayrace.potential import Potential
-    from bayrace.report.judged import Judged, Role
+    from bayrace.evaluate.judged import Judged, Role
+    from bayrace.potential.potential import Potential
 
     Source = tuple[str, list[str], Role]
 
@@ -63,7 +63,7 @@ def report(
     """
     del debug
     from bayrace.cli.evaluate import label_keys, read_labelled
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
     from bayrace.report.build import build_report
     from bayrace.report.page import render
     from bayrace.report.provenance import potential_facts, read_histories
@@ -108,7 +108,7 @@ def judge_set(
     potential: Potential, name: str, frames: list[Frame], role: Role, *, batch: int
 ) -> Judged:
     """Evaluate one set with a progress bar, also without recalibration if there is one."""
-    from bayrace.report.judged import judge_frames
+    from bayrace.evaluate.judged import judge_frames
 
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=len(frames))

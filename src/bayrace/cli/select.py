@@ -13,12 +13,12 @@ from rich.text import Text
 
 from bayrace.cli.common import Debug, Device, EdgeBudget, console, friendly
 from bayrace.config.active import Name
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
-    from bayrace.active.select import Selection
     from bayrace.data.frame import Frame, LabelKeys
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
+    from bayrace.select.select import Selection
 
 
 def register(app: typer.Typer) -> None:
@@ -70,11 +70,11 @@ def select(
       bayrace select pool.xyz -m model.bayrace -n 10 -o more.xyz --seen train.xyz --seen chosen.xyz
     """
     del debug
-    from bayrace.active.files import PoolFiles, write_chosen
-    from bayrace.active.select import select as choose
     from bayrace.cli.evaluate import label_keys
     from bayrace.data.read import DataError
-    from bayrace.potential import Potential
+    from bayrace.potential.potential import Potential
+    from bayrace.select.files import PoolFiles, write_chosen
+    from bayrace.select.select import select as choose
 
     if any(Path(file).resolve() == output.resolve() for file in (*files, *(seen or []))):
         raise DataError(f"{output}: is also an input; write to another file")
@@ -105,7 +105,7 @@ def select(
 def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:
     """Frames of the files that were named, else those of the training, where they can be found."""
     from bayrace.data.read import read_frames, split_isolated
-    from bayrace.tuning import training_frames
+    from bayrace.workflow.tune import training_frames
 
     if files:
         frames = read_frames(files, keys=keys, config_weights={}, require_labels=False)

@@ -9,11 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from bayrace.data.frame import symbols_of
-from bayrace.metrics.accuracy import Errors, Quantities
-from bayrace.metrics.calibration import SHOWN_LEVELS
-from bayrace.metrics.ood import Detection
-from bayrace.metrics.quality import Quality, Whitened
-from bayrace.report.evaluation import Compared, Evaluation
+from bayrace.evaluate.evaluation import Compared, Evaluation
+from bayrace.evaluate.metrics.accuracy import Errors, Quantities
+from bayrace.evaluate.metrics.calibration import SHOWN_LEVELS
+from bayrace.evaluate.metrics.ood import Detection
+from bayrace.evaluate.metrics.quality import Quality, Whitened
 
 COLUMNS = ("quantity", "unit", "count", "MAE", "RMSE", "R²", "predicted σ")
 Row = tuple[str, ...]

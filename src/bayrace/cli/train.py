@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.markup import escape
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
-from bayrace.process import settle
+from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from bayrace.config import Config
-    from bayrace.fitting import Prepared
-    from bayrace.run import RunResult
+    from bayrace.workflow.fit import Prepared
+    from bayrace.workflow.train import RunResult
 
 Override = Annotated[
     list[str] | None,
@@ -93,7 +93,7 @@ def train(
 def read_source(source: str, overrides: list[str]) -> Config:
     """The configuration that a YAML file, a run's folder or a data file stands for."""
     from bayrace.config import load_config, make_config
-    from bayrace.folder import CONFIG
+    from bayrace.workflow.folder import CONFIG
 
     path = Path(source)
     if path.suffix in (".yaml", ".yml"):
@@ -107,17 +107,17 @@ def read_source(source: str, overrides: list[str]) -> Config:
 
 def is_ensemble(config: Config) -> bool:
     """Whether the folder of the run holds an ensemble."""
-    from bayrace.folder import ENSEMBLE
+    from bayrace.workflow.folder import ENSEMBLE
 
     return (Path(config.output) / ENSEMBLE).is_file()
 
 
 def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool) -> RunResult:
     """Train with a display, then print what came of it."""
-    from bayrace import run
     from bayrace.cli.progress import training_display
-    from bayrace.folder import check_folder
     from bayrace.train.loop import stop_on_signals
+    from bayrace.workflow import train as run
+    from bayrace.workflow.folder import check_folder
 
     settle()
     check_folder(config, resume=resume, overwrite=overwrite)
@@ -179,7 +179,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
 def conclude(result: RunResult, out: Console) -> None:
     """Say why training ended, how good the best parameters are, and where they are."""
     from bayrace.cli.tables import evaluation_table
-    from bayrace.folder import MODEL
+    from bayrace.workflow.folder import MODEL
 
     reasons = {"epochs": "all epochs done", "time": "time is up", "interrupted": "interrupted"}
     reason = reasons.get(result.fit.reason, "no further improvement")

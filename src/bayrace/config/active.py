@@ -19,7 +19,7 @@ Name = Literal[
     "diverse",
     "bald-diverse",
 ]
-"""Acquisitions, as in `bayrace.active.acquire`."""
+"""Acquisitions, as in `bayrace.select.acquire`."""
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:

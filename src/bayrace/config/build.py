@@ -10,24 +10,24 @@ import torch
 
 from bayrace.config.load import ConfigError
 from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
-from bayrace.data.cache import Dataset
+from bayrace.core.protocols import Likelihood
+from bayrace.data.dataset import Dataset
 from bayrace.data.read import LabelKeys
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
-from bayrace.model.noise import Lambdas, NoiseSpec
-from bayrace.model.spec import RaceSpec
+from bayrace.models.noise import Lambdas, NoiseSpec
+from bayrace.models.race.spec import RaceSpec
 from bayrace.posterior.ivon import IvonOptions
 from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.posterior.llpr import LlprOptions
 from bayrace.posterior.swag import SwagOptions
-from bayrace.potential import resolve_device
+from bayrace.potential.potential import resolve_device
 from bayrace.train.adam import AdamSettings
 from bayrace.train.muon import MuonSettings
 from bayrace.train.optim import Optimiser
 from bayrace.train.schedule import Constant, Plateau, Schedule, WarmupCosine
 from bayrace.train.settings import Rehearsal, TrainSettings
 from bayrace.train.soap import SoapSettings
-from bayrace.types import Likelihood
 
 _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
     "mse": "none",

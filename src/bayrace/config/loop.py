@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from bayrace.active.dynamics import DynamicsSettings
-from bayrace.active.stop import StopRule
 from bayrace.calibrate.methods import Method
 from bayrace.config.active import Name, SelectConfig, TuneConfig
 from bayrace.config.fields import NamedPaths, Paths
@@ -19,6 +17,8 @@ from bayrace.config.posteriors import PosteriorConfig, named_kind
 from bayrace.config.presets import fill_run
 from bayrace.config.schema import Config, DataConfig, LossConfig, ModelConfig, TrainConfig
 from bayrace.config.section import Section
+from bayrace.simulate.dynamics import DynamicsSettings
+from bayrace.simulate.stop import StopRule
 
 TRAINING = ("data", "model", "loss", "train", "posterior")
 """Sections of the first training; an existing potential has been through it."""

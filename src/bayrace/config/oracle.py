@@ -8,16 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from bayrace.active.label import LabelSettings
-from bayrace.active.oracle import Oracle
-from bayrace.active.oracles.ase import AseOracle
-from bayrace.active.oracles.command import CommandOracle
-from bayrace.active.oracles.pyscf import PyscfOracle
-from bayrace.active.oracles.teacher import TeacherOracle
-from bayrace.active.oracles.xtb import XtbOracle
 from bayrace.config.fields import Seconds
 from bayrace.config.load import ConfigError, make_section, read_yaml
 from bayrace.config.section import Section
+from bayrace.label.label import LabelSettings
+from bayrace.label.oracle import Oracle
+from bayrace.label.oracles.ase import AseOracle
+from bayrace.label.oracles.command import CommandOracle
+from bayrace.label.oracles.pyscf import PyscfOracle
+from bayrace.label.oracles.teacher import TeacherOracle
+from bayrace.label.oracles.xtb import XtbOracle
 
 KINDS = ("gfn1", "gfn2", "dft", "ase", "command", "teacher")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from bayrace.config.posteriors import named_kind, shallow_loss
-from bayrace.model.presets import PRESETS
+from bayrace.models.race.presets import PRESETS
 
 Preset = Literal["tiny", "small", "medium", "qm9", "psb3", "rmd17", "3bpa", "obn25"]
 PRESET_NAMES: tuple[str, ...] = get_args(Preset)

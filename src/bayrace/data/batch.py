@@ -10,9 +10,9 @@ import torch
 from ase.data import chemical_symbols
 from torch import Tensor
 
+from bayrace.core.graph import GraphBatch
 from bayrace.data.frame import DataError, Frame, symbols_of
 from bayrace.data.neighbours import neighbour_list, reverse_edges
-from bayrace.types import GraphBatch
 
 
 @dataclass(frozen=True, eq=False)

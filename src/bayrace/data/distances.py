@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bayrace.data.cache import Dataset
+from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Floats, Frame, Integers
 from bayrace.data.neighbours import edge_lengths, neighbour_list
 

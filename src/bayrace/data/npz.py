@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from bayrace.core.units import KCAL_PER_MOL
 from bayrace.data.frame import DEFAULT_TYPE, DataError, Floats, Frame
-from bayrace.units import KCAL_PER_MOL
 
 _KEYS = ("nuclear_charges", "coords", "energies", "forces")
 

@@ -14,11 +14,11 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import PropertyNotImplementedError, all_changes
 from ase.outputs import Properties, all_outputs
 
+from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.deploy.spreads import KINDS, spreads
 from bayrace.deploy.verlet import Geometry, VerletList
-from bayrace.potential import Potential
-from bayrace.predict import Uncertainty
-from bayrace.types import Prediction, Uncertain
+from bayrace.potential.potential import Potential
+from bayrace.predict.predict import Uncertainty
 
 _QUANTITIES = ("energy", "forces", "stress")
 

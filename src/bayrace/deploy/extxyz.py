@@ -21,11 +21,11 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.extxyz import output_column_format
 
+from bayrace.core.prediction import Prediction
 from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
 from bayrace.deploy.spreads import spreads
-from bayrace.potential import Potential
-from bayrace.types import Prediction
+from bayrace.potential.potential import Potential
 
 _LABELS = ("energy", "forces", "stress")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayrace.types import Uncertain, standard_deviation
+from bayrace.core.prediction import Uncertain, standard_deviation
 
 KINDS = ("uncertainty", "aleatoric", "epistemic")
 """Total, noise and ignorance; each a standard deviation in the unit of its quantity."""

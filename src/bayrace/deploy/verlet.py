@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.check import check_frame
 from bayrace.data.frame import Frame, bare_frame
-from bayrace.types import GraphBatch
 
 Array = NDArray[np.float64]
 

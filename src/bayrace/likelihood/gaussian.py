@@ -1,7 +1,7 @@
 """Gaussian likelihoods with predicted noise: NLL_E and NLL_JEF (SPEC section 3).
 
 λ multiplies only the quadratic terms: λ Δᵀ Σ⁻¹ Δ + log det Σ. The optimum therefore has
-Σ = λ · (error covariance), and `bayrace.model.noise.noise` divides by λ again.
+Σ = λ · (error covariance), and `bayrace.models.noise.noise` divides by λ again.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import LossParts, Outputs
 from bayrace.likelihood.mse import SquaredError
 from bayrace.likelihood.weights import atom_weight, present, residual, weighted_mean
-from bayrace.model.noise import Lambdas, NoiseSpec, energy_variance, members_variance
+from bayrace.models.noise import Lambdas, NoiseSpec, energy_variance, members_variance
 from bayrace.nn.covariance import log_determinant, mahalanobis, to_mandel
-from bayrace.types import GraphBatch, Labels, LossParts, Outputs
 
 _FLOOR = 1e-8  # eV²: members that agree exactly must not make the likelihood infinite
 

@@ -8,10 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import LossParts, Outputs
 from bayrace.likelihood.weights import atom_weight, present, residual, weighted_mean
-from bayrace.model.noise import Lambdas
+from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import to_mandel
-from bayrace.types import GraphBatch, Labels, LossParts, Outputs
 
 Robust = Literal["none", "huber", "l1"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from bayrace.types import GraphBatch, Labels
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
 
 
 def present(labels: Tensor) -> Tensor:

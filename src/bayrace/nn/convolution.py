@@ -11,13 +11,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayrace.core.graph import GraphBatch
 from bayrace.nn.fused import convolve_fused
 from bayrace.nn.irreps import Irrep, clebsch_gordan
 from bayrace.nn.kernels import Kernel, kernel_status, resolve
 from bayrace.nn.passes import load
 from bayrace.nn.plan import Path, Plan
 from bayrace.nn.tables import constant, constant_when_compiled
-from bayrace.types import GraphBatch
 
 __all__ = ["Kernel", "Path", "Plan", "convolve", "convolve_plain", "kernel_status", "prepare"]
 

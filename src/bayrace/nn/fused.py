@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayrace.core.graph import GraphBatch
 from bayrace.nn.differentiable import register
 from bayrace.nn.passes import backward_cpu, convolve_cpu, double_cpu
 from bayrace.nn.plan import Plan, parse_plan
-from bayrace.types import GraphBatch
 
 _GRAPH = "Tensor first_edge, Tensor edges, Tensor pair, Tensor pair_edges"
 _LIBRARY: Any = torch.library.Library("bayrace", "DEF")  # type: ignore[no-untyped-call]

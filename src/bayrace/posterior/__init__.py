@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.posterior.ivon import Ivon
 from bayrace.posterior.laplace import Laplace
@@ -12,7 +14,6 @@ from bayrace.posterior.llpr import Llpr
 from bayrace.posterior.point import Point
 from bayrace.posterior.shallow import Shallow
 from bayrace.posterior.swag import Swag
-from bayrace.types import Params, Posterior
 
 POSTERIORS: dict[str, type[Posterior]] = {
     kind.name: kind for kind in (Point, Ensemble, Swag, Ivon, Laplace, Llpr, Shallow)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from bayrace.types import Params
+from bayrace.core.outputs import Params
 
 
 @dataclass(frozen=True, eq=False)

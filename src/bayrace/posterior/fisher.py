@@ -20,14 +20,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset, epoch_batches
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import Outputs, Params
+from bayrace.core.protocols import Likelihood
+from bayrace.data.dataset import Dataset, epoch_batches
 from bayrace.likelihood.weights import present
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, NoisyModel, noise
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas, NoisyModel, noise
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.train.normal import generator
 from bayrace.train.settings import TrainSettings
-from bayrace.types import GraphBatch, Labels, Likelihood, Outputs, Params
 
 _STREAM = 3  # apart from other uses of the run's seed
 

@@ -21,7 +21,9 @@ from typing import Any, ClassVar, Literal, Self, cast
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Likelihood
+from bayrace.data.dataset import Dataset
 from bayrace.posterior.fisher import Weighted, fisher
 from bayrace.posterior.settle import Settling, settle
 from bayrace.posterior.shifts import Shifts
@@ -33,7 +35,6 @@ from bayrace.train.normal import generator, normal_like
 from bayrace.train.refit import HeadedModel
 from bayrace.train.settings import TrainSettings
 from bayrace.train.state import load_last
-from bayrace.types import Likelihood, Params
 
 _STREAM = 2  # apart from other uses of the run's seed
 

@@ -24,7 +24,10 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset, edge_batches
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.protocols import Model
+from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.likelihood.evidence import (
     PRIOR,
     Evidence,
@@ -33,12 +36,11 @@ from bayrace.likelihood.evidence import (
     precision_matrix,
     residual_precision,
 )
-from bayrace.model.curvature import diagonal_ggn, last_layer_ggn, noise_slopes
-from bayrace.model.diagonal import Diagonal, flat
-from bayrace.model.last_layer import LastLayer, LinearModel, last_layer_places
-from bayrace.model.noise import Lambdas, NoisyModel
-from bayrace.model.observed import Sums, label_sums
-from bayrace.types import GraphBatch, Model, Outputs, Params, Spread
+from bayrace.models.noise import Lambdas, NoisyModel
+from bayrace.posterior.gaussian.curvature import diagonal_ggn, last_layer_ggn, noise_slopes
+from bayrace.posterior.gaussian.diagonal import Diagonal, flat
+from bayrace.posterior.gaussian.last_layer import LastLayer, LinearModel, last_layer_places
+from bayrace.posterior.gaussian.observed import Sums, label_sums
 
 Structure = Literal["diagonal", "last_layer"]
 Predictive = Literal["glm", "sampled"]

@@ -27,11 +27,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayrace.data.cache import Dataset
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.protocols import Model
+from bayrace.data.dataset import Dataset
 from bayrace.likelihood.total import Scale, total_scale
-from bayrace.model.last_layer import LastLayer, last_layer_places
-from bayrace.model.noise import Lambdas
-from bayrace.model.rows import (
+from bayrace.models.noise import Lambdas
+from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
+from bayrace.posterior.gaussian.rows import (
     RowModel,
     Rows,
     energy_rows,
@@ -39,7 +42,6 @@ from bayrace.model.rows import (
     forces_rows,
     stress_rows,
 )
-from bayrace.types import GraphBatch, Model, Outputs, Params, Spread
 
 _log = logging.getLogger(__name__)
 

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
-from bayrace.data.cache import Dataset
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Likelihood
+from bayrace.data.dataset import Dataset
 from bayrace.posterior.shifts import Centred, mean_shift, with_shifts
 from bayrace.train.refit import HeadedModel, refit_noise
 from bayrace.train.settings import TrainSettings
-from bayrace.types import Likelihood, Params
 
 
 @dataclass(frozen=True, eq=False)

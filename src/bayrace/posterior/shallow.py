@@ -13,9 +13,11 @@ from typing import Any, ClassVar, Self
 
 import torch
 
-from bayrace.model.last_layer import LastLayer, last_layer_places
-from bayrace.model.race import Race
-from bayrace.types import GraphBatch, Model, Outputs, Params, Spread
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.protocols import Model
+from bayrace.models.race.network import Race
+from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,10 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset, edge_batches
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Model, Posterior
+from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.data.reference import element_energies, reference_energy
 from bayrace.train import checkpoint
-from bayrace.types import Model, Params, Posterior
 
 SEED = 0
 """Of the weight samples that predictions use: the same file always predicts the same."""

@@ -26,7 +26,9 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Likelihood
+from bayrace.data.dataset import Dataset
 from bayrace.posterior.settle import Settling, settle
 from bayrace.posterior.shifts import Shifts
 from bayrace.train import checkpoint
@@ -39,7 +41,6 @@ from bayrace.train.optim import with_rate
 from bayrace.train.refit import HeadedModel
 from bayrace.train.schedule import Constant
 from bayrace.train.settings import TrainSettings
-from bayrace.types import Likelihood, Params
 
 Scaling = Literal["maddox", "paper"]
 SNAPSHOTS = "snapshots"  # the folder of the snapshots, in that of the run

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from bayrace.evaluate.judged import Judged
 from bayrace.report.curves import thinned
 from bayrace.report.document import Block, Report, Section, Table, rounded
-from bayrace.report.judged import Judged
 from bayrace.report.panels.accuracy import parity_panels
 from bayrace.report.panels.ood import Detection, detections, histogram_panels, roc_panel
 from bayrace.report.panels.training import History, training_panels

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from bayrace.metrics.calibration import LEVELS
+from bayrace.evaluate.metrics.calibration import LEVELS
 
 Array = NDArray[np.float64]
 

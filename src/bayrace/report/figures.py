@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
-from bayrace.report.evaluation import Evaluation
+from bayrace.evaluate.evaluation import Evaluation
 
 COLOURS = ("#2f6f9f", "#d1603d", "#4c9f70", "#8a5a9e")
 MILLI = 1000.0  # eV to meV

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bayrace.data.frame import symbols_of
-from bayrace.potential import Potential
+from bayrace.potential.potential import Potential
 
 HISTORY = "history.jsonl"
 MOST_MEMBERS = 6  # whose curves are drawn, the number of colours

@@ -24,7 +24,9 @@ class Round:
     calls: int  # of the oracle, so far
     train: int  # structures
     valid: int
-    errors: Mapping[str, Mapping[str, float | None]]  # test set; see `bayrace.loop.learn.errors`
+    errors: Mapping[
+        str, Mapping[str, float | None]
+    ]  # test set; see `bayrace.workflow.loop.learn.errors`
     newest: Mapping[str, float | None] | None  # the same of the new labels, before training
     runs: Sequence[Mapping[str, Any]] = ()  # of the exploration, without what they visited
     chosen: Sequence[Mapping[str, Any]] = ()

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from bayrace.data.frame import symbols_of
+from bayrace.evaluate.judged import Array, Judged
 from bayrace.report.document import Structure, Structures
-from bayrace.report.judged import Array, Judged
 from bayrace.report.panels.accuracy import MILLI
 
 PER_SET = 3

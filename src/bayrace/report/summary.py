@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from bayrace.calibrate.seen import PURPOSES
-from bayrace.metrics.scoring import rank_correlation
+from bayrace.evaluate.judged import LEVEL, Judged, Quantity
+from bayrace.evaluate.metrics.scoring import rank_correlation
 from bayrace.report.document import Figure, Finding, Verdict
-from bayrace.report.judged import LEVEL, Judged, Quantity
 from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.ood import DRAWN, Detection
 from bayrace.report.tables import score_name

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bayrace.data.frame import symbols_of
-from bayrace.metrics.calibration import SHOWN_LEVELS
-from bayrace.metrics.quality import Quality, quality
+from bayrace.evaluate.judged import Judged, Quantity
+from bayrace.evaluate.metrics.calibration import SHOWN_LEVELS
+from bayrace.evaluate.metrics.quality import Quality, quality
 from bayrace.report.document import Cell, Table
-from bayrace.report.judged import Judged, Quantity
 from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.ood import Detection
 

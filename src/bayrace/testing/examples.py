@@ -9,17 +9,18 @@ from collections.abc import Callable
 
 import torch
 
-from bayrace.model.diagonal import Diagonal
-from bayrace.model.last_layer import LastLayer, last_layer_places
-from bayrace.model.race import Race
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior
+from bayrace.models.race.network import Race
 from bayrace.posterior.ensemble import Ensemble
+from bayrace.posterior.gaussian.diagonal import Diagonal
+from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
 from bayrace.posterior.ivon import Ivon
 from bayrace.posterior.laplace import Laplace, LinearisedLaplace
 from bayrace.posterior.llpr import Llpr
 from bayrace.posterior.point import Point
 from bayrace.posterior.shallow import Shallow
 from bayrace.posterior.swag import Collector, Swag
-from bayrace.types import Params, Posterior
 
 Example = Callable[[Race, Params], Posterior]
 

@@ -11,12 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bayrace.core.outputs import Outputs, Params
+from bayrace.core.protocols import Model
 from bayrace.data.frame import Frame
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import Lambdas, Noise, noise
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import Lambdas, Noise, noise
 from bayrace.testing.rotations import random_turns, stress_tensor, voigt_rotation
 from bayrace.testing.structures import graph_of, random_frame
-from bayrace.types import Model, Outputs, Params
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bayrace import artifact
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import ClosedForm, Model, Posterior
 from bayrace.data.frame import Frame
-from bayrace.model.derivatives import evaluate
+from bayrace.models.derivatives import evaluate
+from bayrace.potential import artifact
 from bayrace.testing.structures import graph_of, random_frame
-from bayrace.types import ClosedForm, GraphBatch, Model, Params, Posterior
 
 
 def check_posterior(

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.data.frame import Frame
 from bayrace.testing.rotations import random_turns, voigt_rotation
 from bayrace.testing.structures import random_frame
-from bayrace.types import Prediction, Uncertain
 
 _PARTS = ("aleatoric", "epistemic")
 

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from bayrace.calibrate.calibration import Calibration
+from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.data.frame import Frame, bare_frame
-from bayrace.metrics.calibration import calibration_error, central_mass
-from bayrace.types import Prediction, Uncertain
+from bayrace.evaluate.metrics.calibration import calibration_error, central_mass
 
 Batches = Iterable[tuple[Sequence[Frame], Prediction]]
 Fit = Callable[[Batches], Calibration]

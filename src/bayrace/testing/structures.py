@@ -8,11 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from bayrace.core.graph import GraphBatch
+from bayrace.core.protocols import Model
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import Frame, bare_frame
-from bayrace.model.noise import NoiseSpec
-from bayrace.model.spec import RaceSpec
-from bayrace.types import GraphBatch, Model
+from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.spec import RaceSpec
 
 Floats = npt.NDArray[np.float64]
 

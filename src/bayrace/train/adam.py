@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bayrace.types import Params
+from bayrace.core.outputs import Params
 
 
 @dataclass(frozen=True)

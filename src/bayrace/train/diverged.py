@@ -8,14 +8,14 @@ from pathlib import Path
 
 import torch
 
-from bayrace.data.cache import Dataset
-from bayrace.model.derivatives import evaluate
+from bayrace.core.outputs import Params
+from bayrace.data.dataset import Dataset
+from bayrace.models.derivatives import evaluate
 from bayrace.train import checkpoint
 from bayrace.train.ivon import IvonSettings
 from bayrace.train.optim import Optimiser, global_norm
 from bayrace.train.state import TrainState
 from bayrace.train.task import Task
-from bayrace.types import Params
 
 _SHOWN = 10
 

@@ -37,8 +37,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayrace.core.outputs import Params
 from bayrace.train.normal import generator, normal_like
-from bayrace.types import Params
 
 _HALF = 0.5  # the loss is twice a negative log-likelihood
 _PACE, _OFFSET = 2.0, 200.0  # of ρ: weights in the average rise linearly, and start softly

@@ -17,8 +17,12 @@ from typing import Any, Literal
 
 import torch
 
-from bayrace.data.cache import Dataset
-from bayrace.model.derivatives import evaluate
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Likelihood, Model
+from bayrace.data.dataset import Dataset
+from bayrace.models.derivatives import evaluate
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
 from bayrace.train.checkpoint import CheckpointError
@@ -30,7 +34,6 @@ from bayrace.train.signals import stop_on_signals
 from bayrace.train.state import TrainState
 from bayrace.train.task import Task
 from bayrace.train.validate import Batches, valid_batches
-from bayrace.types import GraphBatch, Labels, Likelihood, Model, Params
 
 __all__ = [
     "CheckpointError",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from bayrace.types import Params
+from bayrace.core.outputs import Params
 
 SMALLEST = 8
 

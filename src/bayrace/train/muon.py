@@ -19,10 +19,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayrace.core.outputs import Params
 from bayrace.train import adam
 from bayrace.train.adam import AdamSettings
 from bayrace.train.matrices import move, parted, stacked
-from bayrace.types import Params
 
 _RMS = 0.2  # of an update, in units of the learning rate
 _TINY = 1e-30  # a matrix of zeros stays one

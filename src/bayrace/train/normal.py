@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from bayrace.types import Params
+from bayrace.core.outputs import Params
 
 
 def generator(*key: int) -> torch.Generator:

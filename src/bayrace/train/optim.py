@@ -12,12 +12,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from bayrace.core.outputs import Params
 from bayrace.train import adam, ivon, muon, soap
 from bayrace.train.adam import AdamSettings
 from bayrace.train.ivon import IvonSettings
 from bayrace.train.muon import MuonSettings
 from bayrace.train.soap import SoapSettings
-from bayrace.types import Params
 
 OptimiserState = dict[str, Tensor]
 """`count` (steps taken, int64 on the CPU) and what the optimiser remembers, by kind and name."""

@@ -15,13 +15,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import Dataset, epoch_batches
-from bayrace.model.derivatives import evaluate
-from bayrace.model.noise import NoisyModel
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import Outputs, Params
+from bayrace.core.protocols import Likelihood
+from bayrace.data.dataset import Dataset, epoch_batches
+from bayrace.models.derivatives import evaluate
+from bayrace.models.noise import NoisyModel
 from bayrace.train import optim
 from bayrace.train.adam import AdamSettings
 from bayrace.train.settings import TrainSettings
-from bayrace.types import GraphBatch, Labels, Likelihood, Outputs, Params
 
 LR = 0.02
 _OPTIMISER = AdamSettings("adamw", lr=LR, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-8)

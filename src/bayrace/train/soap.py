@@ -16,10 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bayrace.core.outputs import Params
 from bayrace.train import adam
 from bayrace.train.adam import AdamSettings
 from bayrace.train.matrices import move, parted, stacked
-from bayrace.types import Params
 
 LONGEST = 128  # rows or columns of a side with a basis of its own
 EVERY = 10  # steps between two turns of the bases

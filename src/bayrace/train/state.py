@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayrace.core.outputs import Params
 from bayrace.train import checkpoint, optim
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.optim import OptimiserState
 from bayrace.train.schedule import ScheduleState
 from bayrace.train.settings import TrainSettings
-from bayrace.types import Params
 
 _log = logging.getLogger(__name__)
 HISTORY = "history.jsonl"

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayrace.data.cache import Dataset, epoch_batches, equal_batches
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.protocols import Likelihood, Model
+from bayrace.data.dataset import Dataset, epoch_batches, equal_batches
 from bayrace.data.split import frame_fingerprint
 from bayrace.train.settings import TrainSettings
-from bayrace.types import GraphBatch, Labels, Likelihood, Model
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,10 +8,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from bayrace.data.cache import epoch_batches
-from bayrace.model.derivatives import evaluate
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import Outputs, Params
+from bayrace.core.protocols import Likelihood, Model
+from bayrace.data.dataset import epoch_batches
+from bayrace.models.derivatives import evaluate
 from bayrace.train.task import Task
-from bayrace.types import GraphBatch, Labels, Likelihood, Model, Outputs, Params
 
 Batches = Sequence[tuple[GraphBatch, Labels]]
 

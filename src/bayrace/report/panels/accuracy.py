@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayrace.data.frame import symbols_of
+from bayrace.evaluate.judged import Judged, Quantity
 from bayrace.report.curves import thinned
 from bayrace.report.document import Axis, Mark, Panel
-from bayrace.report.judged import Judged, Quantity
 
 MILLI = 1000.0  # eV to meV
 MOST = 5000  # points of one panel

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayrace.metrics.ood import aupr, auroc
+from bayrace.evaluate.judged import ENERGY_SCORE, FORCES_SCORE, Array, Judged
+from bayrace.evaluate.metrics.ood import aupr, auroc
 from bayrace.report.curves import histogram, roc
 from bayrace.report.document import Axis, Mark, Panel
-from bayrace.report.judged import ENERGY_SCORE, FORCES_SCORE, Array, Judged
 from bayrace.report.panels.accuracy import MILLI
 
 DRAWN = (

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bayrace.metrics.calibration import LEVELS, calibration_error, central_mass, coverage
+from bayrace.evaluate.judged import Judged, Quantity
+from bayrace.evaluate.metrics.calibration import LEVELS, calibration_error, central_mass, coverage
 from bayrace.report.curves import binned_rmse, folded_normal, sampling_band, thinned
 from bayrace.report.document import Axis, Mark, Panel
-from bayrace.report.judged import Judged, Quantity
 from bayrace.report.panels.accuracy import MILLI, drawn_note, point_names, share
 
 QUANTITIES = (("energy", "energies", "meV"), ("forces", "forces", "meV/Å"))

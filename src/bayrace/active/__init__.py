@@ -1,1 +1,0 @@
-"""Active learning: choose what to label, and learn from it."""

@@ -1,0 +1,1 @@
+"""The values that flow through bayrace, and what its parts promise each other."""

@@ -1,0 +1,134 @@
+"""What a model, a likelihood and a posterior are, and what a posterior may also offer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from bayrace.core.graph import GraphBatch
+from bayrace.core.labels import Labels
+from bayrace.core.outputs import Heads, LossParts, Outputs, Params, Spread
+
+
+@runtime_checkable
+class Model(Protocol):
+    """An energy as a pure function of parameters and graph."""
+
+    @property
+    def cutoff(self) -> float:
+        """Å."""
+        ...
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """Atomic numbers in ascending order; GraphBatch.species indexes this tuple."""
+        ...
+
+    def init(
+        self,
+        seed: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Params:
+        """Random parameters, the same for every dtype and device."""
+        ...
+
+    def energy(self, params: Params, batch: GraphBatch) -> Heads:
+        """Energies of the structures; references are not included."""
+        ...
+
+
+class Likelihood(Protocol):
+    """A loss on the outputs of one weight sample."""
+
+    def loss(self, outputs: Outputs, labels: Labels, batch: GraphBatch) -> LossParts:
+        """The scalar to minimise; labels that are nan do not count."""
+        ...
+
+    def score(self) -> Likelihood:
+        """The loss by which models are compared on held-out data, free of aids to training."""
+        ...
+
+
+class Posterior(Protocol):
+    """A distribution over weights, as predictions use it and as a file stores it."""
+
+    name: ClassVar[str]
+    """Of its file and in the configuration."""
+
+    @property
+    def samples(self) -> int:
+        """How many weight samples a prediction averages over."""
+        ...
+
+    def draw(self, samples: int, *, seed: int) -> Params:
+        """Weight samples stacked along a leading dimension of length `samples`."""
+        ...
+
+    def tensors(self) -> Params:
+        """Everything it is made of that is a tensor, for the file."""
+        ...
+
+    def options(self) -> dict[str, Any]:
+        """The rest, JSON-able."""
+        ...
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
+        """The posterior that `tensors` and `options` came from."""
+        ...
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """The same on another device or in another precision."""
+        ...
+
+
+@runtime_checkable
+class Shifted(Protocol):
+    """A posterior whose weight samples come with energies of the elements, beside the references.
+
+    They were fitted to training energies; see `bayrace.posterior.shifts`.
+    """
+
+    def shifts(self, samples: int, *, seed: int) -> Tensor | None:
+        """Of the weights that `draw` gives for the same arguments: (M, Z) eV, float64.
+
+        None where none were fitted; ValueError for samples whose shifts are not known.
+        """
+        ...
+
+
+@runtime_checkable
+class Noisy(Protocol):
+    """A posterior that found the noise of the labels itself, for models that predict none."""
+
+    def label_noise(self) -> Mapping[str, float]:
+        """Standard deviations of "energy" (eV), "forces" (eV/Å), "stress" (eV/Å³) components.
+
+        That of the stress is of its normal components; shear ones have 1/√2 of it.
+        """
+        ...
+
+
+@runtime_checkable
+class ClosedForm(Protocol):
+    """A posterior whose predictive variances need no samples; its one sample is the mean."""
+
+    def spread(
+        self,
+        model: Model,
+        params: Params,
+        batch: GraphBatch,
+        outputs: Outputs,
+        *,
+        forces: bool,
+        stress: bool,
+    ) -> Spread:
+        """Variances of the predictions `outputs` that `model` makes with the mean `params`."""
+        ...

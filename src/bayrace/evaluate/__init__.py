@@ -1,0 +1,1 @@
+"""Metrics, and the evaluation of potentials on labelled frames."""

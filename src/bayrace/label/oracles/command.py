@@ -1,0 +1,167 @@
+"""A program that reads a file and writes another, for VASP, ORCA, CP2K, Quantum ESPRESSO, ...
+
+In a fresh folder: copy `files` there, write the structure in any format of ASE, run the command,
+read the result with ASE. The atoms that come back must be those that were sent; their order may
+differ, since some formats sort them.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+from ase.geometry import find_mic
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from bayrace.data.frame import Frame, LabelKeys, frame_from_atoms
+from bayrace.label.oracle import OracleError, bare_atoms, labelled
+
+_MOVED = 0.01  # Å; formats round positions, but not that much
+_SHOWN = 400  # characters of a program's last words
+_KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
+
+
+@dataclass(frozen=True)
+class CommandOracle:
+    """Write `input`, run `command` in the same folder, read `output`.
+
+    "{input}", "{output}" and "{folder}" in the command stand for the names. It runs without a
+    shell; write "sh -c '...'" for pipes.
+    """
+
+    command: str  # "mpirun -n 4 vasp_std"
+    input: str  # name of the file to write: "POSCAR"
+    output: str  # name of the file to read: "vasprun.xml"
+    input_format: str | None = None  # of ASE; None: by the name
+    output_format: str | None = None
+    write: Mapping[str, Any] = field(default_factory=dict)  # more arguments of ase.io.write
+    files: tuple[str, ...] = ()  # copied to the folder: "INCAR", "KPOINTS", "POTCAR"
+    timeout: float | None = None  # s
+    keep: str | None = None  # folder that keeps the folders of calculations; None: none are kept
+
+    @property
+    def method(self) -> str:
+        """Command and files, which should say it all."""
+        written = ", ".join(f"{key}={value!r}" for key, value in sorted(self.write.items()))
+        return f"{self.command} ({', '.join([self.input, *self.files])}; {written})"
+
+    def label(self, frame: Frame) -> Frame:
+        """Energy, forces, and stress if the output has one."""
+        with self._folder() as folder:
+            self._prepare(folder, frame)
+            self._run(folder, frame)
+            return self._read(folder, frame)
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        if self.keep is not None:
+            Path(self.keep).mkdir(parents=True, exist_ok=True)
+            yield Path(tempfile.mkdtemp(prefix="calculation-", dir=self.keep)).resolve()
+            return
+        with tempfile.TemporaryDirectory(prefix="bayrace-") as folder:
+            yield Path(folder).resolve()
+
+    def _prepare(self, folder: Path, frame: Frame) -> None:
+        for name in self.files:
+            if not Path(name).is_file():
+                raise OracleError(f"{name}: no such file to copy for {self.command!r}; correct it")
+            shutil.copy(name, folder)
+        atoms: Any = bare_atoms(frame)
+        try:
+            ase.io.write(folder / self.input, atoms, format=self.input_format, **self.write)
+        except Exception as error:  # ASE's writers raise anything
+            raise OracleError(
+                f"{frame.label}: cannot write {self.input} ({type(error).__name__}: {error}); "
+                "check input_format and write"
+            ) from error
+
+    def _run(self, folder: Path, frame: Frame) -> None:
+        names = {"input": self.input, "output": self.output, "folder": str(folder)}
+        arguments = [part.format(**names) for part in shlex.split(self.command)]
+        log = folder / "bayrace-command.log"
+        try:
+            with log.open("wb") as file:
+                process = subprocess.Popen(  # noqa: S603 - the user's own command
+                    arguments,
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,
+                )
+        except OSError as error:
+            raise OracleError(
+                f"{arguments[0]}: cannot be run ({error}); install it here and on every worker, "
+                "or give its whole path"
+            ) from error
+        code = self._wait(process, frame)
+        if code != 0:
+            said = log.read_text(encoding="utf-8", errors="replace").strip()[-_SHOWN:]
+            raise OracleError(
+                f"{frame.label}: {self.command!r} ended with exit code {code}: {said or 'silent'}"
+            )
+
+    def _wait(self, process: subprocess.Popen[bytes], frame: Frame) -> int:
+        try:
+            return process.wait(self.timeout)
+        except subprocess.TimeoutExpired:
+            raise OracleError(
+                f"{frame.label}: {self.command!r} took more than {self.timeout:g} s; raise the "
+                "time-out, or leave the structure out"
+            ) from None
+        finally:  # whatever ends us ends the program and what it started
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def _read(self, folder: Path, frame: Frame) -> Frame:
+        path = folder / self.output
+        if not path.is_file():
+            raise OracleError(f"{frame.label}: {self.command!r} wrote no {self.output}")
+        try:
+            found: Any = ase.io.read(path, index=-1, format=self.output_format)
+            result = frame_from_atoms(found, keys=_KEYS, source=str(path))
+        except Exception as error:  # ASE's readers raise anything
+            raise OracleError(
+                f"{frame.label}: cannot read {self.output} ({type(error).__name__}: {error}); "
+                "check output_format, and whether the calculation ended well"
+            ) from error
+        if result.energy is None or result.forces is None:
+            raise OracleError(
+                f"{frame.label}: {self.output} has no energy or no forces; ask the program for both"
+            )
+        order = matching(frame, result)
+        energy = found.calc.results.get("free_energy", result.energy)  # whose slope the forces are
+        results = {"energy": energy, "forces": result.forces[order], "stress": result.stress}
+        return labelled(frame, results)
+
+
+def matching(frame: Frame, result: Frame) -> NDArray[np.int64]:
+    """Indices (n,) of the atoms of `result` that are those of `frame`."""
+    if not np.array_equal(np.sort(frame.numbers), np.sort(result.numbers)):
+        raise OracleError(f"{frame.label}: other atoms came back than were sent; check the output")
+    lattice: Any = frame.cell if frame.pbc.any() else np.zeros((3, 3))
+    difference = (result.positions[None] - frame.positions[:, None]).reshape(-1, 3)
+    _, length = find_mic(difference, lattice, frame.pbc)  # type: ignore[no-untyped-call]
+    distance = length.reshape(len(frame.numbers), -1)
+    other = frame.numbers[:, None] != result.numbers[None]
+    _, order = linear_sum_assignment(np.where(other, 1e6, distance))
+    moved = distance[np.arange(len(order)), order].max(initial=0.0)
+    if moved > _MOVED:
+        raise OracleError(
+            f"{frame.label}: an atom came back {moved:.3g} Å from where it was sent; make the "
+            "program keep the structure: no relaxation, no reorientation, no symmetry"
+        )
+    return np.asarray(order, dtype=np.int64)

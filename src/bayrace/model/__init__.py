@@ -1,1 +1,0 @@
-"""Energies as pure functions of parameters and graphs, and their derivatives."""

@@ -1,0 +1,1 @@
+"""Networks: energies as pure functions of parameters and graph, and their derivatives."""

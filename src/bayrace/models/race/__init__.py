@@ -1,0 +1,1 @@
+"""RACE, our own network."""

@@ -1,0 +1,100 @@
+"""Readouts: from the features of every layer to energies and the raw noise heads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Heads
+from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.layout import QUADRUPOLE_CHANNELS, LayerLayout, head_columns
+from bayrace.models.race.maps import split
+from bayrace.models.race.spec import RaceSpec
+from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
+from bayrace.nn.irreps import QUADRUPOLE, SCALAR
+from bayrace.nn.linear import atomwise
+from bayrace.nn.radial import silu
+
+
+class Readout(NamedTuple):
+    """What one layer says."""
+
+    numbers: Tensor  # (N, H): energy, scalars of the heads, quadrupoles of the heads
+    hidden: Tensor  # (N, K), what the scalars are linear in
+
+
+def readout(
+    noise: NoiseSpec, layer: LayerLayout, own: Mapping[str, Tensor], features: Tensor
+) -> Readout:
+    """The numbers of one layer, from its features (N, width)."""
+    hidden = silu(atomwise(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
+    scalars = atomwise(hidden, own["readout.scalars"])
+    quadrupoles = head_columns(noise).quadrupoles
+    if not quadrupoles:
+        return Readout(scalars, hidden)
+    if "readout.quadrupole" not in own:  # this layer cannot reach 2e yet
+        nothing = scalars.new_zeros(scalars.shape[0], 5 * quadrupoles)
+        return Readout(torch.cat([scalars, nothing], dim=-1), hidden)
+    # each quadrupole is a sum of channels gated by the hidden scalars
+    shapes = split(features, layer.outputs)[QUADRUPOLE]
+    channels = atomwise(shapes, own["readout.quadrupole"])  # (N, 5, G)
+    gates = atomwise(hidden, own["readout.gates"])
+    gated = (channels * gates.unsqueeze(1)).reshape(
+        -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
+    )
+    summed = gated.sum(-1) * (1 / math.sqrt(QUADRUPOLE_CHANNELS))  # (N, 5, quadrupoles)
+    return Readout(torch.cat([scalars, summed.mT.flatten(1)], dim=-1), hidden)
+
+
+def heads_of(
+    spec: RaceSpec, readouts: list[Readout], batch: GraphBatch, *, known: Tensor | None
+) -> Heads:
+    """Sum energies and average noise heads over layers; back to eV.
+
+    `known` are energies of atoms (N,), eV, that need not be learnt.
+    """
+    noise = spec.noise
+    numbers = torch.stack([readout.numbers for readout in readouts])  # (T, N, H)
+    hidden = _last_hidden(spec, [readout.hidden for readout in readouts])
+    atomic = numbers[:, :, 0]
+    if spec.activation == "relu":
+        atomic = torch.relu(atomic)
+    # float64 for sums, whatever the network's dtype
+    shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
+    shift = shift.repeat(len(batch.species_counts) // len(spec.shift))  # once per member
+    per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
+    if known is not None:
+        per_atom = per_atom + known
+    energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
+    if noise.kind == "none":
+        return Heads(energy, per_atom, None, None, None, hidden)
+    if noise.kind == "shallow":
+        members = numbers[:, :, 1:].sum(0) * spec.scale  # energies beyond that of column 0
+        return Heads(energy, per_atom, members, None, None, hidden)
+    heads = numbers.mean(0)
+    level = math.log(spec.scale)
+    energy_head = heads[:, 1] + 2 * level
+    if noise.kind == "energy":
+        return Heads(energy, per_atom, energy_head, None, None, hidden)
+    order = head_columns(noise)
+    forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
+    stress_head = None
+    if noise.stress:
+        zero = heads.new_zeros(batch.structures, STRESS_NUMBERS[noise.covariance])
+        total = zero.index_add(0, batch.owner, heads[:, order.stress])
+        mean = total / batch.atom_counts().unsqueeze(-1)
+        stress_head = shift_log_scale(mean, level, noise.covariance)
+    return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden)
+
+
+def _last_hidden(spec: RaceSpec, hidden: list[Tensor]) -> Tensor | None:
+    """All that the energy is linear in, (N, Σ K), scaled so that the weights are the bare ones."""
+    if spec.activation != "identity":
+        return None
+    factor = spec.scale / math.sqrt(spec.readout_hidden)
+    return torch.cat(hidden, dim=-1) * factor

@@ -1,0 +1,100 @@
+"""Everything that defines a RACE network except its weights, as plain JSON-able values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from bayrace.models.noise import NoiseSpec
+from bayrace.nn.harmonics import MAX_DEGREE
+from bayrace.nn.irreps import QUADRUPOLE, SCALAR, parse_irreps
+
+MIN_KNOTS = 16
+
+
+@dataclass(frozen=True)
+class RaceSpec:
+    """Architecture (SPEC section 1), the elements, and the statistics of the training set."""
+
+    elements: tuple[int, ...]  # atomic numbers, ascending
+    cutoff: float  # Å
+    mean_neighbours: float  # measured on the training set
+    layers: int
+    hidden: str  # irreps between layers, e.g. '32x0e+32x1o+32x2e'
+    features: int  # F, channels of the node embedding and of a¹
+    l_max: int  # of the harmonics
+    radial_basis: int  # Bessel functions
+    envelope_power: int
+    radial_hidden: tuple[int, ...]
+    radial_knots: (
+        int  # intervals of the splines that the radial network is read from; 0: no splines
+    )
+    readout_hidden: int
+    neighbour_norm: Literal["sqrt", "mean"]
+    activation: Literal["identity", "relu"]
+    gate: bool  # gated nonlinearity between layers
+    self_contraction: bool  # A ⊗ A after every layer
+    pair_radial: bool  # radial functions that depend on the pair of elements
+    noise: NoiseSpec
+    scale: float  # eV; the network works in units of it
+    shift: tuple[float, ...]  # eV, added to the energy of each atom by element
+    # Å, (Z, Z): of every two elements in the training set, 0 where unknown; empty: all unknown.
+    shortest: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RaceSpec:
+        """Rebuild from `to_json`, refusing missing and unknown names."""
+        names = {field.name for field in fields(cls)}
+        # what came after the first potentials
+        plain = {"radial_knots": 0, "shortest": (), **values}
+        if wrong := names ^ set(plain):
+            raise ValueError(f"model specification: unexpected or missing keys {sorted(wrong)}")
+        for name in ("elements", "radial_hidden", "shift"):
+            plain[name] = tuple(plain[name])
+        plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
+        plain["noise"] = NoiseSpec(**plain["noise"])
+        return cls(**plain)
+
+
+def _check(spec: RaceSpec) -> None:
+    if not spec.elements or list(spec.elements) != sorted(set(spec.elements)):
+        raise ValueError(f"elements={spec.elements}: give ascending atomic numbers, at least one")
+    if len(spec.shift) != len(spec.elements):
+        raise ValueError(f"shift={spec.shift}: give one value for each of {spec.elements}")
+    sizes = {len(spec.shortest), *(len(row) for row in spec.shortest)}
+    if spec.shortest and sizes != {len(spec.elements)}:
+        raise ValueError(
+            f"shortest={spec.shortest}: give one distance for every two of {spec.elements}, or none"
+        )
+    if not spec.cutoff > 0:
+        raise ValueError(f"cutoff={spec.cutoff}: give a positive distance in Å, e.g. 5.0")
+    if not (spec.mean_neighbours > 0 and spec.scale > 0):
+        raise ValueError(
+            f"mean_neighbours={spec.mean_neighbours}, scale={spec.scale}: both must be positive"
+        )
+    if spec.layers < 1:
+        raise ValueError(f"layers={spec.layers}: give at least 1")
+    if spec.radial_knots and spec.radial_knots < MIN_KNOTS:
+        raise ValueError(
+            f"radial_knots={spec.radial_knots}: give {MIN_KNOTS} or more, e.g. 128, or 0 for"
+            " the network itself at every pair"
+        )
+    if not 0 <= spec.l_max <= MAX_DEGREE:
+        raise ValueError(f"l_max={spec.l_max}: give 0 to {MAX_DEGREE}")
+    hidden = parse_irreps(spec.hidden)
+    if SCALAR not in hidden:
+        raise ValueError(f"hidden={spec.hidden!r}: energies are read from 0e; add e.g. '32x0e'")
+    noise = spec.noise
+    if noise.kind == "joint" and noise.covariance == "equivariant" and QUADRUPOLE not in hidden:
+        raise ValueError(
+            f"hidden={spec.hidden!r}: an equivariant force covariance is read from 2e; "
+            "add e.g. '32x2e' or set covariance to 'cholesky'"
+        )

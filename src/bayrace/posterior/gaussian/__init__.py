@@ -1,0 +1,1 @@
+"""Gaussians over weights and what they need of a model: Laplace and LLPR share it."""

@@ -1,0 +1,230 @@
+"""What a Gaussian over the last layer's weights says of energies, forces and stress, exactly.
+
+Energies are linear in the last hidden activations, E = φ · w + constants, so a covariance A Aᵀ of
+the weights gives var(E) = |Aᵀφ|². Forces are the derivatives of φ · w and so are linear in w too:
+their covariance needs one backward pass for each of the K columns of A.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.protocols import Model
+from bayrace.models.derivatives import jacobian, strained, voigt_stress
+
+
+class LinearModel(Model, Protocol):
+    """A model whose energies are linear in some of its weights."""
+
+    def last_layer(self, params: Params) -> Tensor:
+        """Those weights, (D,)."""
+        ...
+
+    def with_last_layer(self, params: Params, weights: Tensor) -> Params:
+        """The same parameters with other weights there."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayer:
+    """Weights of which those of the last layer are uncertain, with covariance factor @ factor.T."""
+
+    params: Params  # the mean, without a leading dimension
+    places: Tensor  # (D,) int64, see `last_layer_places`
+    factor: Tensor  # (D, K) float64, whatever the dtype of the weights
+    forces_factor: Tensor | None = None  # (D, J) in its place for forces and stress, if cheaper
+
+    def mean(self) -> Params:
+        """The mean weights with a leading dimension of length 1."""
+        return {name: value.unsqueeze(0) for name, value in self.params.items()}
+
+    def shifted(self, shifts: Tensor) -> Params:
+        """Weights whose last layer differs from the mean by `shifts` (n, D), stacked (n, ...)."""
+        ordered = sorted(self.params.items())  # a file need not keep the order of names
+        flat = torch.cat([value.flatten() for _, value in ordered])
+        stacked = flat.repeat(len(shifts), 1).index_add(1, self.places, shifts.to(flat))
+        parts = torch.split(stacked, [value.numel() for _, value in ordered], dim=1)
+        return {
+            name: part.reshape(-1, *value.shape)
+            for part, (name, value) in zip(parts, ordered, strict=True)
+        }
+
+    def sample(self, samples: int, *, seed: int) -> Params:
+        """Draws of the Gaussian, stacked."""
+        generator = torch.Generator().manual_seed(seed)
+        normal = torch.randn(samples, self.factor.shape[1], generator=generator, dtype=_REAL)
+        return self.shifted(normal.to(self.factor.device) @ self.factor.T)
+
+    def spread(
+        self,
+        model: Model,
+        params: Params,
+        batch: GraphBatch,
+        outputs: Outputs,
+        *,
+        forces: bool,
+        stress: bool,
+    ) -> Spread:
+        """Variances of a batch: energies exactly, forces and stress by their own factor if any."""
+        known = (model, params, batch, outputs)
+        if self.forces_factor is None or not (forces or stress):
+            return last_layer_spread(self.factor, *known, forces=forces, stress=stress)
+        energy = last_layer_spread(self.factor, *known, forces=False, stress=False).energy
+        rest = last_layer_spread(self.forces_factor, *known, forces=forces, stress=stress)
+        return rest._replace(energy=energy)
+
+    def tensors(self) -> Params:
+        """Everything, by names that `restore` knows."""
+        own = {"places": self.places, "factor": self.factor}
+        if self.forces_factor is not None:
+            own["forces_factor"] = self.forces_factor
+        return own | {f"params/{name}": value for name, value in self.params.items()}
+
+    @classmethod
+    def restore(cls, tensors: Params) -> Self:
+        """What `tensors` came from."""
+        params = {
+            name.removeprefix("params/"): value
+            for name, value in tensors.items()
+            if name.startswith("params/")
+        }
+        return cls(params, tensors["places"], tensors["factor"], tensors.get("forces_factor"))
+
+    def to(
+        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> Self:
+        """On another device; the dtype is that of the weights."""
+        forces = self.forces_factor
+        return type(self)(
+            {name: value.to(device=device, dtype=dtype) for name, value in self.params.items()},
+            self.places.to(device=device),
+            self.factor.to(device=device),
+            None if forces is None else forces.to(device=device),
+        )
+
+
+_REAL = torch.float64
+
+
+def last_layer_places(model: LinearModel, params: Params) -> Tensor:
+    """Where the last layer's weights stand among all, flattened in order of names, (D,) int64."""
+    ordered = sorted(params.items())
+    sizes = [value.numel() for _, value in ordered]
+    device = next(iter(params.values())).device
+    numbered = torch.split(torch.arange(sum(sizes), dtype=_REAL, device=device), sizes)
+    named = {
+        name: part.reshape(value.shape)
+        for part, (name, value) in zip(numbered, ordered, strict=True)
+    }
+    return model.last_layer(named).round().to(torch.int64)
+
+
+class FeatureDerivatives(NamedTuple):
+    """Derivatives of features of structures, of the units of a force and a stress by weight."""
+
+    forces: Tensor  # (K, N, 3) float64, -∂φ_k/∂x
+    stress: Tensor | None  # (K, S, 6) float64, (1/V) ∂φ_k/∂strain; nan where not fully periodic
+
+
+def structure_features(batch: GraphBatch, hidden: Tensor) -> Tensor:
+    """Features of structures from those of atoms (N, D): (S, D) float64."""
+    zero = hidden.new_zeros(batch.structures, hidden.shape[-1], dtype=torch.float64)
+    return zero.index_add(0, batch.owner, hidden.double())
+
+
+def feature_derivatives(
+    model: Model,
+    params: Params,
+    batch: GraphBatch,
+    *,
+    factor: Tensor | None = None,
+    stress: bool = False,
+) -> FeatureDerivatives:
+    """Forces and stresses of the features, or of the combinations φ · A by a `factor` A (D, K)."""
+    with torch.enable_grad():
+        positions = batch.positions.detach().requires_grad_()
+        moved, leaves = replace(batch, positions=positions), {"positions": positions}
+        if stress:
+            leaves["strain"] = torch.zeros_like(batch.cell, requires_grad=True)
+            moved = strained(moved, leaves["strain"])
+        detached = {name: value.detach() for name, value in params.items()}
+        hidden = _hidden(model.energy(detached, moved).hidden)
+        features = hidden if factor is None else hidden @ factor.to(hidden)
+        total = features.sum(0)  # structures do not see each other, so neither do their derivatives
+        rows = list(jacobian(total, leaves, torch.eye(len(total))))
+    forces = -torch.cat([row["positions"] for row in rows]).double()
+    if not stress:
+        return FeatureDerivatives(forces, None)
+    virial = torch.cat([row["strain"] for row in rows]).double()
+    return FeatureDerivatives(forces, torch.stack([voigt_stress(v, batch) for v in virial]))
+
+
+def projected_derivatives(
+    model: Model,
+    params: Params,
+    batch: GraphBatch,
+    directions: Tensor,
+    *,
+    stress: bool = False,
+) -> Tensor:
+    """Forces of the features along directions (K, N, 3), summed over each structure: (K, S, D).
+
+    With `stress` along directions (K, S, 6) of the stress, Voigt components. Differentiates twice,
+    which costs a pass per direction, however many features there are.
+    """
+    with torch.enable_grad():
+        positions = batch.positions.detach().requires_grad_()
+        moved, leaf = replace(batch, positions=positions), positions
+        if stress:
+            leaf = torch.zeros_like(batch.cell, requires_grad=True)
+            moved = strained(moved, leaf)
+        detached = {name: value.detach() for name, value in params.items()}
+        hidden = _hidden(model.energy(detached, moved).hidden)
+        # the slope of φ · u is linear in u, and its derivative by u is that of the features
+        weights = hidden.new_zeros(batch.structures, hidden.shape[-1]).requires_grad_()
+        energy = (hidden * weights[batch.owner]).sum()
+        (slope,) = torch.autograd.grad(energy, leaf, create_graph=True)
+        values = voigt_stress(slope, batch) if stress else -slope
+        rows = jacobian(values.flatten(), {"weights": weights}, directions.flatten(1))
+        return torch.cat([row["weights"].double() for row in rows])
+
+
+def last_layer_spread(
+    factor: Tensor,
+    model: Model,
+    params: Params,
+    batch: GraphBatch,
+    outputs: Outputs,
+    *,
+    forces: bool,
+    stress: bool,
+) -> Spread:
+    """Variances of a batch for the weight covariance `factor` @ `factor`.T, a factor (D, K).
+
+    Energies cost a product of matrices; forces and stress K backward passes.
+    """
+    features = structure_features(batch, _hidden(outputs.hidden))
+    energy = (features @ factor.double()).square().sum(-1)
+    if not forces and not stress:
+        return Spread(energy, None, None)
+    slopes = feature_derivatives(model, params, batch, factor=factor, stress=stress)
+    return Spread(
+        energy,
+        torch.einsum("kni,knj->nij", slopes.forces, slopes.forces) if forces else None,
+        None if slopes.stress is None else torch.einsum("ksi,ksj->sij", *[slopes.stress] * 2),
+    )
+
+
+def _hidden(hidden: Tensor | None) -> Tensor:
+    if hidden is None:
+        raise ValueError(
+            "this model's energies are not linear in its last hidden activations (activation "
+            "relu); use an ensemble or SWAG, or a model with activation: identity"
+        )
+    return hidden

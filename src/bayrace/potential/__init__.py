@@ -1,0 +1,1 @@
+"""The potential that users share, and its file."""

@@ -1,0 +1,1 @@
+"""Predictions of graphs and frames from weight samples or closed forms."""

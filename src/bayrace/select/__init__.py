@@ -1,0 +1,1 @@
+"""Which structures to label next."""

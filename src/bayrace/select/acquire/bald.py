@@ -1,0 +1,86 @@
+"""BALD (Houlsby 2011): the information that a label would give about the weights.
+
+The mutual information of label and weights, for Gaussian members of the predictive and a Gaussian
+of the mixture's moments, SPEC section 5:
+
+    energies  ½ [log σ_tot² − mean_m log σ_m²]
+    forces    ½ [log det Σ_tot − mean_m log det Σ_m] of each atom; their mean, largest or sum
+
+What is noise to every member does not count, unlike in a variance. Without a model of the noise the
+information of a label is infinite; where the noise is the same everywhere, BALD ranks structures
+as their epistemic variance does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayrace.core.prediction import Prediction, Uncertain, log_determinant
+from bayrace.select.acquire.interface import (
+    AcquisitionError,
+    Needs,
+    Over,
+    Pick,
+    Pool,
+    descending,
+    over_atoms,
+    require_spread,
+)
+
+ENERGY, FORCES = "bald-energy", "bald-force"  # nats
+
+
+def energy_information(prediction: Prediction) -> Tensor:
+    """BALD of the energy of each structure, (S,) nats."""
+    energy = prediction.energy
+    return 0.5 * (energy.total.log() - _mean_log_noise(energy, ENERGY))
+
+
+def force_information(prediction: Prediction, *, over: Over = "mean") -> Tensor:
+    """BALD of the forces of each structure, (S,) nats."""
+    forces = prediction.forces
+    noise = _mean_log_noise(forces, FORCES)
+    atoms = 0.5 * (log_determinant(forces.total) - noise)
+    return over_atoms(atoms, prediction.owner, len(prediction.energy.mean), over=over)
+
+
+@dataclass(frozen=True)
+class Bald:
+    """By one of the two, or by both in turn, which shares the budget half and half."""
+
+    needs: Needs
+    names: tuple[str, ...]
+
+    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
+        """The information in energies, forces or both."""
+        found = {}
+        if FORCES in self.names:
+            found[FORCES] = force_information(prediction, over=over)
+        if ENERGY in self.names:
+            found[ENERGY] = energy_information(prediction)
+        return found
+
+    def order(self, pool: Pool, *, seed: int) -> Iterator[Pick]:  # noqa: ARG002
+        """The most informative first."""
+        require_spread([pool.columns[name] for name in self.names], " and ".join(self.names))
+        yield from descending(pool, *self.names)
+
+
+ACQUISITIONS = {
+    "bald-energy": Bald(Needs("energy"), (ENERGY,)),
+    "bald-force": Bald(Needs("full"), (FORCES,)),
+    "bald-ef": Bald(Needs("full"), (FORCES, ENERGY)),
+}
+
+
+def _mean_log_noise(value: Uncertain, name: str) -> Tensor:
+    if value.log_aleatoric is None or not value.log_aleatoric.isfinite().all():
+        raise AcquisitionError(
+            f"{name}: this potential predicts no noise of the labels, so their information has no "
+            "measure; choose by variance, train with loss.kind: nll_jef, or fit a Laplace "
+            "posterior, which finds the noise of the labels"
+        )
+    return value.log_aleatoric

@@ -1,0 +1,33 @@
+"""Random selection: what every other acquisition has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from bayrace.core.prediction import Prediction
+from bayrace.select.acquire.interface import Needs, Over, Pick, Pool
+
+
+@dataclass(frozen=True)
+class Random:
+    """Every structure with equal probability, without repetition."""
+
+    needs: Needs
+
+    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:  # noqa: ARG002
+        """Nothing."""
+        return {}
+
+    def order(self, pool: Pool, *, seed: int) -> Iterator[Pick]:
+        """A permutation; the number that decides is uniform in 0..1."""
+        lots = np.random.default_rng(seed).random(len(pool))
+        for place in np.argsort(-lots):
+            if pool.free[place]:
+                yield Pick(int(place), float(lots[place]), "random")
+
+
+ACQUISITIONS = {"random": Random(Needs("none"))}

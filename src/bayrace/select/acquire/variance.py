@@ -1,0 +1,51 @@
+"""Largest total variance: half of the budget by energies, half by forces.
+
+Energy variances are extensive and are taken per atom, σ_E²/N, so that a large structure is not
+chosen for its size alone. The number of an atom is a third of the trace of its force covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from bayrace.core.prediction import Prediction
+from bayrace.select.acquire.interface import (
+    Needs,
+    Over,
+    Pick,
+    Pool,
+    descending,
+    over_atoms,
+    require_spread,
+)
+
+_ENERGY, _FORCES = "variance-energy", "variance-force"  # eV² per atom, (eV/Å)²
+
+
+@dataclass(frozen=True)
+class Variance:
+    """Aleatoric and epistemic variance together."""
+
+    needs: Needs
+
+    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
+        """Both variances of each structure."""
+        structures = len(prediction.energy.mean)
+        atoms = prediction.owner.bincount(minlength=structures)
+        forces = prediction.forces.total.diagonal(dim1=-2, dim2=-1).mean(-1)
+        return {
+            _ENERGY: prediction.energy.total / atoms,
+            _FORCES: over_atoms(forces, prediction.owner, structures, over=over),
+        }
+
+    def order(self, pool: Pool, *, seed: int) -> Iterator[Pick]:  # noqa: ARG002
+        """Forces and energies in turn."""
+        names = (_FORCES, _ENERGY)
+        require_spread([pool.columns[name] for name in names], "variance")
+        yield from descending(pool, *names)
+
+
+ACQUISITIONS = {"variance": Variance(Needs("full"))}

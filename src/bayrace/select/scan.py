@@ -1,0 +1,176 @@
+"""One pass over a pool of any length: what is kept of each structure to choose by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayrace.core.prediction import Prediction
+from bayrace.data.frame import Frame
+from bayrace.data.split import frame_hashes, geometry_fingerprint
+from bayrace.potential.potential import Potential
+from bayrace.select.acquire import Acquisition
+from bayrace.select.acquire.descriptors import (
+    composition,
+    last_layer_features,
+    measurable,
+    sorted_distances,
+    standardise,
+)
+from bayrace.select.acquire.interface import Array, Over, Pool
+
+_GROUP = 64  # structures that are looked at together where nothing is predicted
+
+
+class MixedError(ValueError):
+    """A structure of another composition where all were taken to be alike; says which."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scan:
+    """P structures of a pool and T that were seen before."""
+
+    columns: dict[str, Array]  # (P,)
+    hashes: NDArray[np.int64]  # (P,) of geometry and labels
+    geometry: NDArray[np.int64]  # (P,) of the geometry
+    features: Array | None  # (P, D), summed over atoms
+    known_features: Array | None  # (T, D)
+    descriptors: Array | None  # (P, G)
+    known_descriptors: Array | None  # (T, G)
+    descriptor: str  # "distances", "features", "none"
+
+    def pool(self) -> Pool:
+        """As acquisitions see it; everything is free."""
+        return Pool(
+            columns=self.columns,
+            free=np.ones(len(self.hashes), dtype=bool),
+            features=self.features,
+            known_features=self.known_features,
+            descriptors=self.descriptors,
+            known_descriptors=self.known_descriptors,
+        )
+
+
+def common_composition(frames: Sequence[Frame]) -> bytes | None:
+    """The composition of molecules that are all alike; None where they are not."""
+    kind = composition(frames[0])
+    alike = all(measurable(frame) and composition(frame) == kind for frame in frames)
+    return kind if alike else None
+
+
+def scan(
+    potential: Potential,
+    frames: Iterable[Frame],
+    *,
+    chooser: Acquisition,
+    seen: Sequence[Frame],
+    kind: bytes | None,
+    over: Over,
+    edges: int,
+    progress: Callable[[int], None] | None = None,
+) -> Scan:
+    """Look at every frame once.
+
+    Frames are described by sorted distances if all have the composition `kind`, which is checked
+    (`MixedError`), and by last-layer features if it is None.
+    """
+    wants_features = chooser.needs.features or kind is None
+    rows: list[_Row] = []
+    done = 0
+    for group, prediction in _groups(potential, frames, chooser, edges):
+        measured = {} if prediction is None else chooser.measure(prediction, over=over)
+        rows.append(
+            _Row(
+                {name: value.double().numpy(force=True) for name, value in measured.items()},
+                frame_hashes(group),
+                _geometry(group),
+                _described(potential, group, kind=kind, wants_features=wants_features),
+            )
+        )
+        done += len(group)
+        if progress is not None:
+            progress(done)
+    known = _described(potential, seen, kind=kind, wants_features=wants_features) if seen else None
+    return _joined(rows, known, kind=kind)
+
+
+class _Described(NamedTuple):
+    features: Array | None  # (S, D), summed over atoms
+    distances: Array | None  # (S, G)
+    atoms: Array  # (S,)
+
+
+class _Row(NamedTuple):
+    numbers: dict[str, Array]  # (S,)
+    hashes: NDArray[np.int64]  # (S,)
+    geometry: NDArray[np.int64]  # (S,)
+    described: _Described
+
+
+def _groups(
+    potential: Potential, frames: Iterable[Frame], chooser: Acquisition, edges: int
+) -> Iterator[tuple[list[Frame], Prediction | None]]:
+    """Consecutive frames, with predictions if the acquisition needs any."""
+    if chooser.needs.prediction == "none":
+        stream = iter(frames)
+        while group := list(islice(stream, _GROUP)):
+            yield group, None
+        return
+    yield from potential.predict_frames(
+        frames, uncertainty=chooser.needs.prediction, edge_budget=edges
+    )
+
+
+def _described(
+    potential: Potential, frames: Sequence[Frame], *, kind: bytes | None, wants_features: bool
+) -> _Described:
+    features = last_layer_features(potential, frames) if wants_features else None
+    atoms = np.array([len(frame.numbers) for frame in frames], dtype=np.float64)
+    if kind is None:
+        return _Described(features, None, atoms)
+    for frame in frames:
+        if not measurable(frame) or composition(frame) != kind:
+            raise MixedError(frame.label)
+    return _Described(features, np.stack([sorted_distances(frame) for frame in frames]), atoms)
+
+
+def _geometry(frames: Sequence[Frame]) -> NDArray[np.int64]:
+    values = [int(geometry_fingerprint(frame)[:16], 16) for frame in frames]
+    return np.array(values, dtype=np.uint64).view(np.int64)
+
+
+def _joined(rows: Sequence[_Row], known: _Described | None, *, kind: bytes | None) -> Scan:
+    parts = [row.described for row in rows]
+    features = _stacked([part.features for part in parts])
+    inside = None if known is None else known.features
+    if kind is not None:
+        points = _stacked([part.distances for part in parts])
+        others = None if known is None else known.distances
+    elif features is not None:
+        atoms = np.concatenate([part.atoms for part in parts])[:, None]
+        per_atom = None if known is None or inside is None else inside / known.atoms[:, None]
+        points, others = standardise(features / atoms, per_atom)
+    else:
+        points = others = None
+    return Scan(
+        columns={
+            name: np.concatenate([row.numbers[name] for row in rows]) for name in rows[0].numbers
+        },
+        hashes=np.concatenate([row.hashes for row in rows]),
+        geometry=np.concatenate([row.geometry for row in rows]),
+        features=features,
+        known_features=inside,
+        descriptors=points,
+        known_descriptors=others,
+        descriptor="none" if points is None else "features" if kind is None else "distances",
+    )
+
+
+def _stacked(parts: Sequence[Array | None]) -> Array | None:
+    found = [part for part in parts if part is not None]
+    return np.concatenate(found) if len(found) == len(parts) else None

@@ -1,0 +1,1 @@
+"""Molecular dynamics that stop where a potential does not know."""

@@ -1,0 +1,225 @@
+"""Molecular dynamics with a potential that watches its own uncertainty.
+
+`simulate` yields what there is to know at every look: energies, temperature, σ, and the risk of a
+stop rule, after which it ends where the rule says so. What is done with it (files, progress bars,
+frames to label) is up to whoever iterates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from ase import Atoms, units
+from ase.calculators.singlepoint import SinglePointCalculator
+from ase.md.bussi import Bussi
+from ase.md.langevin import Langevin
+from ase.md.nose_hoover_chain import MTKNPT
+from ase.md.nptberendsen import NPTBerendsen
+from ase.md.velocitydistribution import Stationary, thermalize_momenta
+from ase.md.verlet import VelocityVerlet
+
+from bayrace.core.protocols import ClosedForm
+from bayrace.data.distances import Gap
+from bayrace.data.frame import Frame, frame_from_atoms, frame_to_atoms
+from bayrace.deploy.ase import Calculator
+from bayrace.potential.potential import Potential
+from bayrace.simulate.bias import BiasedCalculator
+from bayrace.simulate.stop import Risk, StopRule
+
+_TOO_HOT = 20.0  # times the temperature that was asked for
+
+
+class ExplodedError(ValueError):
+    """Dynamics that cannot go on: atoms flew apart or fell onto each other."""
+
+
+@dataclass(frozen=True)
+class DynamicsSettings:
+    """What is simulated, and how."""
+
+    ensemble: Literal["nve", "nvt", "npt"]
+    temperature: float  # K; of the first velocities, and of the thermostat
+    steps: int
+    timestep: float = 0.5  # fs
+    thermostat: Literal["langevin", "bussi"] = "langevin"  # of nvt
+    friction: float = 0.01  # 1/fs, langevin
+    relaxation: float = 100.0  # fs, of the temperature: bussi and npt
+    barostat: Literal["mtk", "berendsen"] = "mtk"  # of npt; mtk lets the cell change its shape
+    pressure: float = 0.0  # GPa
+    pressure_relaxation: float = 1000.0  # fs
+    compressibility: float = 0.5  # 1/GPa, berendsen; water has 0.46, metals 0.01
+    bias: float = 0.0  # τ: dynamics on E − τ·σ_E
+    look_every: int = 1  # steps between looks at the uncertainty
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no dynamics."""
+        for name in ("temperature", "timestep", "friction", "relaxation", "pressure_relaxation"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name}={value}: must be above 0")
+        if self.steps < 0 or self.look_every < 1:
+            raise ValueError(
+                f"steps={self.steps}, look_every={self.look_every}: give 0 or more, and 1 or more"
+            )
+        if not (math.isfinite(self.bias) and self.bias >= 0):
+            raise ValueError(f"bias={self.bias}: τ is 0 or more; negative ones would avoid σ")
+        if self.bias > 0 and self.ensemble == "npt":
+            raise ValueError("bias with npt: the bias has no stress; use nvt or nve")
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """One moment of a simulation."""
+
+    step: int
+    time: float  # fs
+    energy: float  # potential energy, eV, without bias
+    temperature: float  # K
+    energy_std: float  # eV, total
+    forces_std: float  # eV/Å, largest of any component
+    risk: Risk | None  # of the stop rule, if there is one
+    gap: Gap | None  # widest one of the distances; None where the potential knows none
+    broken: bool  # whether the rule says to act
+    atoms: Atoms  # as they are now; they move on
+    results: dict[str, Any]  # of the calculator
+
+    def snapshot(self) -> Atoms:
+        """A copy with energy, forces, stress and all uncertainties, as extended XYZ holds them."""
+        atoms: Atoms = self.atoms.copy()  # type: ignore[no-untyped-call]
+        known = {k: self.results[k] for k in ("energy", "forces", "stress") if k in self.results}
+        atoms.calc = SinglePointCalculator(atoms, **known)  # type: ignore[no-untyped-call]
+        atoms.info |= {"step": self.step, "time_fs": self.time, "temperature": self.temperature}
+        if self.risk is not None:
+            atoms.info["risk"] = self.risk.probability
+        if self.gap is not None:
+            atoms.info["distance_gap"] = self.gap.size
+        for name, value in self.results.items():
+            if name == "forces_covariance":
+                atoms.arrays[name] = value.reshape(-1, 9)
+            elif "_" in name and name != "free_energy":
+                kept: Any = atoms.arrays if name.startswith("forces") else atoms.info
+                kept[name] = value
+        return atoms
+
+
+def simulate(
+    potential: Potential, start: Frame, settings: DynamicsSettings, *, rule: StopRule | None = None
+) -> Iterator[Look]:
+    """Look at the start, every `look_every` steps, and at the end, until `rule` stops it.
+
+    Raises `ExplodedError` where the potential can no longer be evaluated.
+    """
+    atoms: Any = frame_to_atoms(start)  # ASE has no types
+    watch = Calculator(potential)
+    # A closed form costs much more with uncertainties of forces than without.
+    apart = settings.look_every > 1 and isinstance(potential.posterior, ClosedForm)
+    move = Calculator(potential, uncertainty=False) if apart else watch
+    atoms.calc = BiasedCalculator(move, strength=settings.bias) if settings.bias else move
+    random = np.random.default_rng(settings.seed)
+    thermalize_momenta(atoms, temperature_K=settings.temperature, rng=random)
+    if len(atoms) > 1:
+        Stationary(atoms)
+    dynamics = _integrator(atoms, settings, random)
+    watch.get_property("forces", atoms)
+    if rule is not None:
+        _refuse_blindness(rule, watch.results["forces_covariance"], potential)
+    shape = None
+    if potential.calibration is not None and potential.calibration.forces is not None:
+        shape = potential.calibration.forces.shape
+    try:
+        for _ in dynamics.irun(settings.steps):
+            step = dynamics.nsteps
+            if step % settings.look_every and step < settings.steps:
+                continue
+            watch.get_property("forces", atoms)
+            covariance = watch.results["forces_covariance"]
+            risk = None if rule is None else rule.risk(covariance, shape)
+            gap = None
+            if potential.distances is not None:
+                gap = potential.distances.gap(frame_from_atoms(atoms, keys=None))
+            look = _look(atoms, watch.results, step, settings, risk, gap, rule)
+            if look.temperature > _TOO_HOT * settings.temperature:
+                raise ValueError(
+                    f"the temperature is {look.temperature:.3g} K, atoms fly apart; use a smaller "
+                    "time step, or check whether the potential was trained for such structures"
+                )
+            yield look
+            if look.broken and rule is not None and rule.action == "stop":
+                return
+    except ValueError as error:
+        raise ExplodedError(
+            f"step {dynamics.nsteps} at {settings.temperature:g} K: {error}"
+        ) from error
+
+
+def _integrator(atoms: Atoms, settings: DynamicsSettings, random: np.random.Generator) -> Any:
+    step, temperature = settings.timestep * units.fs, settings.temperature
+    relaxation = settings.relaxation * units.fs
+    make: Any
+    if settings.ensemble == "nve":
+        make = VelocityVerlet
+        return make(atoms, step)
+    if settings.ensemble == "nvt" and settings.thermostat == "bussi":
+        make = Bussi
+        return make(atoms, step, temperature_K=temperature, taut=relaxation, rng=random)
+    if settings.ensemble == "nvt":
+        make, friction = Langevin, settings.friction / units.fs
+        return make(
+            atoms, step, temperature_K=temperature, friction=friction, fixcm=False, rng=random
+        )
+    if not atoms.pbc.all():
+        raise ValueError(
+            f"npt needs a cell periodic in all three directions, but pbc={atoms.pbc.tolist()}; "
+            "use nvt"
+        )
+    pressure, slow = settings.pressure * units.GPa, settings.pressure_relaxation * units.fs
+    common = {"temperature_K": temperature, "pressure_au": pressure}
+    if settings.barostat == "berendsen":
+        make, soft = NPTBerendsen, settings.compressibility / units.GPa
+        return make(atoms, step, taut=relaxation, taup=slow, compressibility_au=soft, **common)
+    make = MTKNPT
+    return make(atoms, step, tdamp=relaxation, pdamp=slow, **common)
+
+
+def _look(
+    atoms: Any,
+    results: dict[str, Any],
+    step: int,
+    settings: DynamicsSettings,
+    risk: Risk | None,
+    gap: Gap | None,
+    rule: StopRule | None,
+) -> Look:
+    return Look(
+        step=step,
+        time=step * settings.timestep,
+        energy=results["energy"],
+        temperature=float(atoms.get_temperature()),
+        energy_std=results["energy_uncertainty"],
+        forces_std=float(results["forces_uncertainty"].max()),
+        risk=risk,
+        gap=gap,
+        broken=rule is not None and risk is not None and rule.broken(risk, gap),
+        atoms=atoms,
+        results=results,
+    )
+
+
+def _refuse_blindness(rule: StopRule, covariance: np.ndarray, potential: Potential) -> None:
+    """A rule must be able to see what it is to act on."""
+    if rule.gap is None and not covariance.any():
+        raise ValueError(
+            f"this potential (posterior {potential.posterior.name}) predicts no uncertainty of "
+            "forces, so a stop rule would never act; train with loss.kind nll_jef or with another "
+            "posterior, watch distances with a gap, or switch the rule off"
+        )
+    if rule.gap is not None and potential.distances is None:
+        raise ValueError(
+            f"gap={rule.gap:g} Å: this potential's file does not tell which distances its training "
+            f"data have (written by bayrace {potential.version}); train anew, or leave gap out"
+        )

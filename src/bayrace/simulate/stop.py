@@ -1,0 +1,192 @@
+"""When to stop a simulation: the probability that some atom's force is wrong by more than a bound.
+
+The error e of one atom's force has the predicted, recalibrated 3×3 covariance Σ = total. Write it
+as e = R·Σ^½·u with u uniform on the unit sphere. Then
+
+    P(|e| > x) = ⟨S(x / |Σ^½ u|)⟩ over u,    S(r) = P(R > r),
+
+for any anisotropy, singular Σ included; the average is a smooth integral over an octant. Gaussian
+errors have R² ~ χ²₃. Where a calibration found another shape F of the components, R is the radius
+of the only spherical law whose components are so distributed (see `radial_tail`).
+
+Over atoms, "any" takes 1 − Π(1 − pᵢ), as if errors of different atoms were independent. They are
+not quite: positive correlation makes the truth smaller, so the rule errs on the safe side; "max"
+takes the worst atom alone, a lower bound whatever the correlation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from bayrace.core.prediction import Shape
+from bayrace.data.distances import Gap
+
+Array = NDArray[np.float64]
+Tail = Callable[[Array], Array]
+"""P(R > r) for radii r of any shape, ∞ included."""
+
+Action = Literal["stop", "warn", "record"]
+Over = Literal["any", "max"]
+
+_POLAR, _AZIMUTHAL = 48, 64  # nodes in cos θ, intervals in φ
+_NEGLIGIBLE = 1e-9  # an atom below it is given its upper bound
+
+
+class Risk(NamedTuple):
+    """How likely a force is wrong by more than the bound."""
+
+    probability: float
+    atom: int  # the one that is likeliest to be
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """Act when P(|force error on any atom| > bound) > probability.
+
+    With `gap` also where no model can know: see `bayrace.data.distances`.
+    """
+
+    bound: float  # x, eV/Å
+    probability: float  # p
+    over: Over = "any"  # atoms: independent, or the worst alone
+    action: Action = "stop"
+    gap: float | None = None  # Å; act too where a distance is so far from those of the training
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that make no rule."""
+        if not (math.isfinite(self.bound) and self.bound > 0):
+            raise ValueError(f"bound={self.bound} eV/Å: give a positive force error, such as 0.5")
+        if not 0 < self.probability < 1:
+            raise ValueError(
+                f"probability={self.probability}: give one between 0 and 1, such as 0.05"
+            )
+        if self.gap is not None and not self.gap > 0:
+            raise ValueError(f"gap={self.gap} Å: must be above 0, such as 0.05")
+
+    def risk(self, covariance: Array, shape: Shape | None = None) -> Risk:
+        """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""
+        single = exceedance(covariance, self.bound, shape=shape)
+        worst = int(np.argmax(single))
+        if self.over == "max":
+            return Risk(float(single[worst]), worst)
+        return Risk(any_of(single), worst)
+
+    def broken(self, risk: Risk, gap: Gap | None = None) -> bool:
+        """Whether it is time to act."""
+        if self.gap is not None and gap is not None and gap.size > self.gap:
+            return True
+        return risk.probability > self.probability
+
+
+def exceedance(covariance: Array, bound: float, *, shape: Shape | None = None) -> Array:
+    """P(|e| > bound) of each atom, (n,), for errors of covariance (n, 3, 3).
+
+    Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
+    """
+    if not np.isfinite(covariance).all():
+        raise ValueError(
+            "force covariances are not finite: either the simulation has blown up, or only the "
+            'uncertainty of the energy was asked for; use uncertainty="full"'
+        )
+    tail = gaussian_tail if shape is None else radial_tail(shape)
+    values = np.linalg.eigvalsh(covariance)[:, ::-1].clip(min=0.0)  # (n, 3), largest first
+    with np.errstate(divide="ignore"):
+        result = tail(bound / np.sqrt(values[:, 0]))
+    close = result > _NEGLIGIBLE
+    if close.any():
+        result[close] = _sphere_average(values[close], bound, tail)
+    return result
+
+
+def any_of(probabilities: Array) -> float:
+    """1 − Π(1 − pᵢ): that at least one of independent events happens."""
+    with np.errstate(divide="ignore"):
+        return float(0.0 - np.expm1(np.log1p(-probabilities.clip(0.0, 1.0)).sum()))
+
+
+def gaussian_tail(radius: Array) -> Array:
+    """P(R > r) of a standard normal vector in three dimensions, R² ~ χ²₃."""
+    inside = np.minimum(radius, 40.0)  # beyond, exp(-r²/2) is 0
+    density = math.sqrt(2 / math.pi) * inside * np.exp(-(inside**2) / 2)
+    tail: Array = special.erfc(inside / math.sqrt(2)) + density
+    return tail
+
+
+@lru_cache(maxsize=8)
+def radial_tail(shape: Shape) -> Tail:
+    """P(R > r) of the spherical law whose components have the symmetric distribution `shape`.
+
+    A uniform component on [-a, a] belongs to a sphere's surface of radius a (Archimedes), and
+    every density that falls with |z| is a mixture of such. The density is made to fall by the
+    least concave majorant of the distribution of |z| (Grenander's estimator). Each sphere's
+    probability is spread half-way to its neighbours.
+    """
+    if not shape.symmetric:
+        raise ValueError("the shape of the force errors is skewed; calibrate with a symmetric one")
+    z, level = _majorant(shape)
+    slope = np.append(np.diff(level) / np.diff(z), 0.0)  # density of |z| before and after knots
+    weight = z[1:] * (slope[:-1] - slope[1:])  # of the sphere of radius z[1:], sums to 1
+    middle = (z[1:] + z[:-1]) / 2
+    end = z[-1] + (z[-1] - z[-2]) / 2
+    at = np.concatenate([[0.0], middle, [end]])
+    remaining = np.concatenate([[1.0], weight[::-1].cumsum()[::-1], [0.0]])
+
+    def tail(radius: Array) -> Array:
+        result: Array = np.interp(radius, at, remaining)
+        return result
+
+    return tail
+
+
+def _majorant(shape: Shape) -> tuple[Array, Array]:
+    """Knots of the least concave majorant of P(|error| < z), from (0, 0)."""
+    z, p = np.array(shape.z), np.array(shape.p)
+    positive = z > 0
+    points = [(0.0, 0.0), *zip(z[positive].tolist(), (2 * p[positive] - 1).tolist(), strict=True)]
+    hull: list[tuple[float, float]] = []
+    for x, y in points:
+        while len(hull) > 1 and _rises(hull[-2], hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    at, level = np.array(hull).T
+    return at, level
+
+
+def _rises(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    """Whether b is on or below the line from a to c."""
+    return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
+
+
+def _sphere_average(values: Array, bound: float, tail: Tail) -> Array:
+    """⟨S(x / √(Σ λᵢ uᵢ²))⟩ over the sphere, (n,), for eigenvalues (n, 3)."""
+    squares, weights = _octant()
+    length = np.sqrt(values @ squares.T)
+    with np.errstate(divide="ignore"):
+        average: Array = tail(bound / length) @ weights
+    return average
+
+
+@lru_cache(maxsize=1)
+def _octant() -> tuple[Array, Array]:
+    """Squared components (k, 3) of unit vectors, and weights (k,) that average over the sphere.
+
+    Gauss in cos θ about the first axis. In φ the integrand has the period π and is even, so equal
+    steps converge exponentially.
+    """
+    node, weight = np.polynomial.legendre.leggauss(_POLAR)
+    polar, weight = (node + 1) / 2, weight / 2
+    angle = np.linspace(0.0, math.pi / 2, _AZIMUTHAL + 1)
+    step = np.full(angle.size, 1 / _AZIMUTHAL)
+    step[[0, -1]] /= 2
+    first = np.repeat(polar**2, angle.size)
+    second = ((1 - polar**2)[:, None] * np.cos(angle) ** 2).ravel()
+    squares = np.stack([first, second, 1 - first - second], axis=1).clip(min=0.0)
+    return squares, np.outer(weight, step).ravel()

@@ -1,0 +1,1 @@
+"""Cores, processes and databases of the machine."""

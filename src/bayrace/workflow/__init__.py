@@ -1,0 +1,1 @@
+"""Whole tasks: training, fitting a posterior, ensembles, tuning, active learning."""

@@ -1,0 +1,239 @@
+"""What a round learns from: structures are met, chosen and labelled.
+
+Each step reads files of earlier ones, writes its own as a whole, and returns what is worth
+recording as JSON; done twice, it comes to the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bayrace.config.load import ConfigError
+from bayrace.config.oracle import label_settings, make_oracle
+from bayrace.data.check import check_frame
+from bayrace.data.frame import ISOLATED_TYPE, DataError, Frame
+from bayrace.data.read import read_frames
+from bayrace.data.write import write_frames
+from bayrace.evaluate.evaluation import Evaluation, evaluate
+from bayrace.label.label import Labelling, label_frames
+from bayrace.label.store import LabelStore
+from bayrace.potential.potential import Potential
+from bayrace.report.round import Round, Shown
+from bayrace.select.select import Selection, select
+from bayrace.workflow.loop.bench import CHOSEN, JUDGED, LABELLED, TRAIN, Bench
+from bayrace.workflow.loop.learn import errors
+from bayrace.workflow.loop.runs import KEYS, Exploration, explore_in_files, pool_of, read_traj
+from bayrace.workflow.loop.state import STATE
+
+
+def explore(bench: Bench, number: int) -> dict[str, Any]:
+    """Simulate with the newest potential."""
+    starts = _starts(bench, number)
+    exploration = Exploration(
+        model=str(bench.model(number - 1)),
+        folder=str(bench.folder(number) / "explore"),
+        starts=tuple(_name(bench, frame) for frame in starts),
+        config=bench.config.explore,
+        seed=bench.seed(number),
+    )
+    runs = explore_in_files(exploration, starts, progress=bench.watch.run)
+    return {"runs": [_brief(run) for run in runs]}
+
+
+def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
+    """Choose up to `budget` structures of all that was visited."""
+    config, folder = bench.config.select, bench.folder(number)
+    runs = [
+        json.loads(file.read_text(encoding="utf-8"))
+        for file in sorted((folder / "explore").glob("run-*.json"))
+    ]
+    pool = pool_of(runs, folder / "explore")
+    if not pool:
+        return {"chosen": [], "skipped": {}, "pool": 0}
+    train, valid = bench.data(number - 1)
+    selection = select(
+        Potential.load(bench.model(number - 1)),
+        pool,
+        by=config.by,
+        budget=budget,
+        seen=[*train, *valid, *_failed(bench, number)],
+        seed=bench.seed(number),
+        over=config.over,
+        apart=config.apart,
+    )
+    write_frames(folder / CHOSEN, [pool[place] for place in selection.indices])
+    chosen = _described(selection, runs)
+    return {"chosen": chosen, "skipped": dict(selection.skipped), "pool": len(pool)}
+
+
+def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
+    """Label what was chosen; `paid` labels were there before."""
+    config, folder = bench.config, bench.folder(number)
+    oracle = make_oracle(config.oracle, timeout=config.label.timeout)
+    found = label_frames(
+        read_traj(folder / CHOSEN),
+        oracle,
+        store=bench.root / STATE,
+        settings=label_settings(config.label),
+        progress=bench.watch.labels,
+    )
+    uses = _uses(found, paid, config.select.valid)
+    result: dict[str, Any] = {
+        "uses": uses,
+        "failures": list(found.failures.values()),
+        "newest": None,
+        "forces_rmse": [None for _ in uses],
+        "calls": LabelStore(bench.root / STATE).calls(),
+    }
+    if not found.labelled:
+        _refuse_silence(bench, number, result["failures"][-1])
+        return result
+    write_frames(folder / LABELLED, found.labelled)
+    judged = evaluate(Potential.load(bench.model(number - 1)), found.labelled, name="newest")
+    np.savez(folder / JUDGED, error=judged.forces.error, std=judged.forces.std)
+    return {**result, "newest": errors(judged), "forces_rmse": _by_structure(judged, found)}
+
+
+def check_files(bench: Bench) -> None:
+    """Read everything that is needed only later, so that mistakes are found at once."""
+    _ = bench.tests
+    if bench.config.explore.starts is not None:
+        _all_starts(bench)
+
+
+def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
+    """The newest labels as they were predicted, for the page."""
+    labelled = [each for each in rounds if each.newest is not None]
+    if not labelled:
+        return []
+    last = labelled[-1]
+    folder = bench.folder(last.number)
+    if not (folder / JUDGED).is_file():  # somebody has cleaned up
+        return []
+    frames = read_traj(folder / LABELLED)
+    ends = np.cumsum([len(frame.numbers) for frame in frames])[:-1]
+    with np.load(folder / JUDGED, allow_pickle=False) as arrays:
+        errors, stds = (np.split(arrays[name], ends) for name in ("error", "std"))
+    picks = [pick for pick in last.chosen if pick["use"] != "failed"]
+    return [Shown(*each) for each in zip(picks, frames, errors, stds, strict=True)]
+
+
+def _starts(bench: Bench, number: int) -> list[Frame]:
+    """The structures that a round's runs begin from: given ones, and labels of earlier rounds."""
+    config = bench.config.explore
+    given, found = _all_starts(bench), bench.labelled(number - 1)[0] if config.onward else []
+    wanted = min(config.structures or len(given), len(given))
+    new = min(round(wanted * config.onward), len(found))
+    random = np.random.default_rng([bench.config.seed, number])
+    return [*_drawn(given, wanted - new, random), *_drawn(found, new, random)]
+
+
+def _drawn(frames: list[Frame], count: int, random: np.random.Generator) -> list[Frame]:
+    """Some of the frames, in their order."""
+    return [frames[place] for place in np.sort(random.choice(len(frames), count, replace=False))]
+
+
+def _name(bench: Bench, frame: Frame) -> str:
+    """What a start is called: where its file lies within the loop, or how the file is called."""
+    path = Path(frame.source)
+    inside = path.is_relative_to(bench.root)
+    return f"{path.relative_to(bench.root) if inside else path.name}, frame {frame.index}"
+
+
+def _all_starts(bench: Bench) -> list[Frame]:
+    paths = bench.config.explore.starts
+    if paths is None:
+        return read_traj(bench.folder(0) / TRAIN)
+    frames = read_frames(list(paths), keys=KEYS, config_weights={}, require_labels=False)
+    frames = [frame for frame in frames if frame.config_type != ISOLATED_TYPE]
+    if not frames:
+        raise ConfigError("explore.starts: no structures in these files; give at least 1")
+    for frame in frames:
+        check_frame(frame)
+    return frames
+
+
+def _brief(run: dict[str, Any]) -> dict[str, Any]:
+    """A run without its visits."""
+    visits = run.pop("visits")
+    risks = [visit["risk"] for visit in visits if visit["risk"] is not None]
+    broken = any(visit["broken"] for visit in visits)
+    return {
+        **run,
+        "time": visits[-1]["time"] if visits else 0.0,
+        "forces_std": max((visit["forces_std"] for visit in visits), default=None),
+        "risk": max(risks, default=None),
+        "uncertain": broken or run["reason"] == "exploded",
+        "visits": len(visits),
+    }
+
+
+def _described(selection: Selection, runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each choice, where it came from and why it was made."""
+    places = [(run, visit) for run in runs for visit in run["visits"]]
+    found = []
+    for rank, (place, why) in enumerate(zip(selection.indices, selection.why, strict=True)):
+        run, visit = places[int(place)]
+        found.append(
+            {
+                "why": why,
+                "by": selection.criteria[rank],
+                "score": float(selection.scores[rank]),
+                "start": run["start"],
+                "temperature": run["temperature"],
+                "step": visit["step"],
+                "time": visit["time"],
+                "forces_std": visit["forces_std"],
+                "risk": visit["risk"],
+            }
+        )
+    return found
+
+
+def _failed(bench: Bench, number: int) -> list[Frame]:
+    """Structures of earlier rounds that the oracle could not label: nothing like them again."""
+    found: list[Frame] = []
+    for earlier in range(1, number):
+        uses = bench.state.result(earlier, "label")["uses"]
+        if "failed" in uses:
+            frames = read_traj(bench.folder(earlier) / CHOSEN)
+            found += [f for f, use in zip(frames, uses, strict=True) if use == "failed"]
+    return found
+
+
+def _refuse_silence(bench: Bench, number: int, last: str) -> None:
+    """One round without a label may be bad luck; the first, or a second in a row, is not."""
+    earlier = bench.state.result(number - 1, "label") if number > 1 else None
+    if earlier is None or earlier["newest"] is None:
+        raise DataError(
+            f"none of the structures of round {number} could be labelled; correct the oracle, or "
+            f"raise label.retries, and start again. The last error: {last}"
+        )
+
+
+def _uses(found: Labelling, paid: int, share: float) -> list[str]:
+    """What each structure is used for; the validation set gets its share of all labels, evenly."""
+    uses = []
+    for frame in found.frames:
+        if frame is None:
+            uses.append("failed")
+            continue
+        turn = int((paid + 1) * share) > int(paid * share)
+        uses.append("validation" if turn else "training")
+        paid += 1
+    return uses
+
+
+def _by_structure(judged: Evaluation, found: Labelling) -> list[float | None]:
+    """RMSE of the forces of each structure that was chosen, eV/Å; None where it has no label."""
+    ends = np.cumsum(judged.atoms)[:-1]
+    parts = iter(np.split(judged.forces.error, ends))
+    return [
+        None if frame is None else float(np.sqrt(np.mean(next(parts) ** 2)))
+        for frame in found.frames
+    ]

@@ -1,0 +1,226 @@
+"""The loop: rounds of steps until there is a reason to stop.
+
+    from bayrace.workflow.loop.rounds import run_loop
+    ended = run_loop(config)
+    ended.reason, ended.rounds[-1].errors
+
+Killed at any moment and called again, it goes on with the step it was at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bayrace.config.load import ConfigError
+from bayrace.config.loop import LoopConfig, StopConfig
+from bayrace.config.oracle import make_oracle
+from bayrace.report.page import render
+from bayrace.report.round import Round
+from bayrace.report.rounds import rounds_report
+from bayrace.train.checkpoint import write_atomically
+from bayrace.workflow.loop import gather, learn
+from bayrace.workflow.loop.bench import Bench
+from bayrace.workflow.loop.orphans import adopt
+from bayrace.workflow.loop.state import STATE, State, locked
+from bayrace.workflow.loop.watch import Watch
+
+ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
+_FREE: dict[str, bool | set[str]] = {  # may change while a loop is going on
+    **dict.fromkeys(("output", "stop", "label", "workers", "pin"), True),
+    "explore": {"workers"},
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Where a loop ended, and why."""
+
+    rounds: list[Round]
+    reason: str
+    model: Path  # the newest potential
+
+
+def run_loop(config: LoopConfig, *, watch: Watch | None = None, overwrite: bool = False) -> Ended:
+    """Go on with the loop in `config.output` until it ends; `overwrite` begins anew."""
+    watch, folder = watch or Watch(), Path(config.output)
+    _require_cluster()
+    with locked(folder):
+        _refuse_others(folder)
+        adopt(folder)
+        if overwrite:
+            clear(folder)
+        bench = Bench(config, State(folder / STATE), watch)
+        bench.state.claim(*_settings(config))
+        gather.check_files(bench)
+        rounds = [_first(bench)]
+        reason = None
+        while reason is None:
+            _tell(bench, rounds, None)
+            reason = enough(rounds, config.stop)
+            if reason is None:
+                found, reason = _next(bench, rounds[-1])
+                rounds.append(found)
+        _tell(bench, rounds, reason)
+        newest = max(each.number for each in rounds if bench.model(each.number).is_file())
+        write_atomically(folder / FINAL, bench.model(newest).read_bytes())
+    return Ended(rounds, reason, folder / FINAL)
+
+
+def enough(rounds: Sequence[Round], stop: StopConfig) -> str | None:
+    """Why to stop after a complete round; None to go on."""
+    last = rounds[-1]
+    judged = last.judged
+    if stop.error is not None and judged is not None and judged <= stop.error:
+        return f"the force RMSE is {1000 * judged:.3g} meV/Å, {1000 * stop.error:g} were asked for"
+    if stop.labels is not None and last.labels >= stop.labels:
+        return f"the budget of {stop.labels} labels is spent"
+    if stop.rounds is not None and last.number >= stop.rounds:
+        return f"{stop.rounds} rounds are done"
+    return None
+
+
+def certain(runs: Sequence[dict[str, Any]], stop: StopConfig) -> str | None:
+    """Why to stop after an exploration; None to go on."""
+    if stop.uncertain is None:
+        return None
+    met = sum(bool(run["uncertain"]) for run in runs)
+    if met > stop.uncertain * len(runs):
+        return None
+    some = "none" if met == 0 else f"only {met}"
+    return f"exploration is certain: {some} of {len(runs)} runs met an uncertain structure"
+
+
+def clear(folder: Path) -> None:
+    """Remove an earlier loop, and nothing else; the state first, so that no half is taken on."""
+    for name in (STATE, f"{STATE}-journal", f"{STATE}.lock", ROUNDS, REPORT, FINAL):
+        (folder / name).unlink(missing_ok=True)
+    for each in folder.glob("round-*"):
+        shutil.rmtree(each)
+
+
+def _refuse_others(folder: Path) -> None:
+    """Refuse a folder that is used for something else."""
+    if (folder / STATE).is_file():
+        return
+    names = [each.name for each in folder.iterdir() if not each.name.startswith(("round-", "."))]
+    if names:
+        raise ConfigError(
+            f"output: {folder} holds other files ({', '.join(sorted(names)[:3])}) and no loop; "
+            "choose another folder with -o output=..."
+        )
+
+
+def _first(bench: Bench) -> Round:
+    done = _step(bench, 0, "train", lambda: learn.train_first(bench))
+    found = _step(bench, 0, "evaluate", lambda: learn.judge(bench, 0))
+    seconds = bench.state.seconds(0)
+    return Round(0, 0, 0, 0, done["train"], done["valid"], found, None, seconds=seconds)
+
+
+def _next(bench: Bench, last: Round) -> tuple[Round, str | None]:
+    """A further round; the reason where it had to end early."""
+    config, number = bench.config, last.number + 1
+    runs = _step(bench, number, "explore", lambda: gather.explore(bench, number))["runs"]
+    ruled = config.explore.rule is not None
+    reason = certain(runs, config.stop) if ruled else None
+    picked: dict[str, Any] = {"chosen": [], "skipped": {}}
+    if reason is None:
+        left = None if config.stop.labels is None else config.stop.labels - last.labels
+        budget = config.select.budget if left is None else min(config.select.budget, left)
+        picked = _step(bench, number, "select", lambda: gather.choose(bench, number, budget=budget))
+        if not picked["chosen"]:
+            reason = "exploration found nothing that is unlike the known structures"
+    if reason is not None:
+        ended = Round(
+            **{**vars(last), "number": number, "failed": 0, "newest": None}
+            | {"runs": runs, "chosen": (), "skipped": picked["skipped"]}
+            | {"seconds": bench.state.seconds(number)}
+        )
+        return ended, reason
+    return _learn(bench, number, last, runs, picked), None
+
+
+def _learn(
+    bench: Bench, number: int, last: Round, runs: Sequence[Any], picked: dict[str, Any]
+) -> Round:
+    """Label what was picked, train and evaluate."""
+    new = _step(bench, number, "label", lambda: gather.label(bench, number, paid=last.labels))
+    done = _step(bench, number, "train", lambda: learn.tune(bench, number))
+    found = _step(bench, number, "evaluate", lambda: learn.judge(bench, number))
+    failed = new["uses"].count("failed")
+    chosen = [
+        {**pick, "use": use, "forces_rmse": rmse}
+        for pick, use, rmse in zip(picked["chosen"], new["uses"], new["forces_rmse"], strict=True)
+    ]
+    return Round(
+        number=number,
+        labels=last.labels + len(new["uses"]) - failed,
+        failed=failed,
+        calls=new["calls"],
+        train=done["train"],
+        valid=done["valid"],
+        errors=found,
+        newest=new["newest"],
+        runs=runs,
+        chosen=chosen,
+        skipped=picked["skipped"],
+        seconds=bench.state.seconds(number),
+    )
+
+
+def _step(bench: Bench, number: int, name: str, work: Callable[[], Any]) -> Any:
+    def announced() -> Any:
+        bench.watch.begins(number, name)
+        return work()
+
+    result, seconds = bench.state.once(number, name, announced)
+    bench.watch.ends(number, name, result, seconds)
+    return result
+
+
+def _require_cluster() -> None:
+    """Complain before the first training rather than after it."""
+    for module in ("distributed", "psutil"):
+        if importlib.util.find_spec(module) is None:
+            raise ConfigError(f"labelling needs {module}; pip install 'bayrace[cluster]'")
+
+
+def _settings(config: LoopConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a loop cannot change on its way; and of this, what is not a default."""
+    content: dict[str, Any] = config.model_dump(mode="json", exclude=_FREE)
+    if config.potential is not None:
+        content["potential"] = hashlib.sha256(Path(config.potential).read_bytes()).hexdigest()
+    return content, config.model_dump(mode="json", exclude=_FREE, exclude_defaults=True)
+
+
+def _tell(bench: Bench, rounds: Sequence[Round], reason: str | None) -> None:
+    """Write the numbers and the page; they are made anew from the state, whatever was there."""
+    config = bench.config
+    if reason is None:
+        bench.watch.round(rounds[-1])
+    content = {"reason": reason, "rounds": [asdict(each) for each in rounds]}
+    write_atomically(bench.root / ROUNDS, json.dumps(content, indent=1).encode())
+    temperatures = ", ".join(f"{kelvin:g}" for kelvin in config.explore.temperatures)
+    facts = {
+        "folder": str(bench.root),
+        "oracle": make_oracle(config.oracle).method,
+        "chosen by": f"{config.select.by}, {config.select.budget} a round",
+        "explored at": f"{temperatures} K",
+        "posterior": config.posterior.kind if config.potential is None else "of the potential",
+        "training": f"{config.tune.epochs} epochs a round, from {config.tune.start}",
+    }
+    page = rounds_report(
+        rounds,
+        title="Active learning",
+        facts=facts,
+        reason=reason,
+        shown=gather.shown(bench, rounds),
+    )
+    write_atomically(bench.root / REPORT, render(page).encode())

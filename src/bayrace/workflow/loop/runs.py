@@ -1,0 +1,211 @@
+"""The runs of an exploration as files, each written when it ends: a killed one goes on from there.
+
+Runs are spread over processes, `python -m bayrace.workflow.loop.runs`, which take a JSON document
+from their standard input, and leave nothing but files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import numpy as np
+
+from bayrace.config.loop import ExploreConfig, dynamics_settings, stop_rule
+from bayrace.data.frame import DataError, Frame, LabelKeys
+from bayrace.data.read import read_frames
+from bayrace.data.write import write_frames
+from bayrace.potential.potential import Potential
+from bayrace.simulate.explore import Excursion, excursion, plan
+from bayrace.system.cores import usable_cores
+from bayrace.system.process import settle
+from bayrace.train.checkpoint import write_atomically
+
+KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
+STARTS = "starts.traj"
+_POLL = 0.1  # s
+_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_SHOWN = 2000  # characters of an error
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """One exploration, as everyone who takes part in it knows it."""
+
+    model: str  # a file
+    folder: str  # of the starts and the runs
+    starts: tuple[str, ...]  # what the starts are called
+    config: ExploreConfig
+    seed: int
+
+    @property
+    def files(self) -> list[Path]:
+        """Of the runs, in their order."""
+        count = len(self.starts) * len(self.config.temperatures) * self.config.repeats
+        return [Path(self.folder) / f"run-{number:03d}.json" for number in range(count)]
+
+    def to_json(self) -> dict[str, Any]:
+        """For another process."""
+        return {**vars(self), "config": self.config.model_dump(mode="json")}
+
+    @staticmethod
+    def from_json(content: Mapping[str, Any]) -> Exploration:
+        """The inverse of `to_json`."""
+        config = ExploreConfig.model_validate(content["config"])
+        return Exploration(**{**content, "config": config, "starts": tuple(content["starts"])})
+
+
+def explore_in_files(
+    exploration: Exploration, frames: Sequence[Frame], *, progress: Callable[[dict[str, Any]], None]
+) -> list[dict[str, Any]]:
+    """Simulate from each of the frames at every temperature; what is known of each run."""
+    write_frames(Path(exploration.folder) / STARTS, frames)
+    told = set()
+
+    def tell() -> None:
+        for file in exploration.files:
+            if file not in told and file.is_file():
+                told.add(file)
+                progress(_read(file))
+
+    left = sum(not file.is_file() for file in exploration.files)
+    workers = min(exploration.config.workers or len(usable_cores()), left)
+    if workers > 1:
+        _in_processes(exploration, workers, tell)
+    elif workers:
+        perform(exploration, lambda: True, tell)
+    tell()
+    return [_read(file) for file in exploration.files]
+
+
+def perform(
+    exploration: Exploration,
+    wanted: Callable[[], bool],
+    tell: Callable[[], None],
+    *,
+    share: tuple[int, int] = (0, 1),
+) -> None:
+    """Do those runs that are not done; of a share (k, n) only every n-th, from number k on."""
+    config = exploration.config
+    potential, rule = Potential.load(exploration.model), stop_rule(config)
+    settings = dynamics_settings(config, seed=exploration.seed)
+    starts = read_traj(Path(exploration.folder) / STARTS)
+    plans = plan(starts, config.temperatures, settings, repeats=config.repeats)
+    for number, (file, (start, planned)) in enumerate(zip(exploration.files, plans, strict=True)):
+        if number % share[1] != share[0] or file.is_file():
+            continue
+        if not wanted():
+            return
+        run = excursion(
+            potential, start, planned, rule=rule, every=config.every, least=config.least
+        )
+        if run.visits:
+            write_frames(file.with_suffix(".traj"), [visit.frame for visit in run.visits])
+        content = summary(run) | {"start": exploration.starts[start.index]}
+        write_atomically(file, json.dumps(content).encode())
+        tell()
+
+
+def pool_of(runs: Sequence[dict[str, Any]], folder: Path) -> list[Frame]:
+    """All frames of all runs, one after another."""
+    return [
+        frame
+        for number, run in enumerate(runs)
+        if run["visits"]
+        for frame in read_traj(folder / f"run-{number:03d}.traj")
+    ]
+
+
+def read_traj(path: Path) -> list[Frame]:
+    """Frames as `write_frames` wrote them."""
+    return read_frames(str(path), keys=KEYS, config_weights={}, require_labels=False)
+
+
+def summary(run: Excursion) -> dict[str, Any]:
+    """A run as JSON; times in fs, σ in eV and eV/Å."""
+    visits = [
+        {
+            "step": visit.frame.index,
+            "time": visit.time,
+            "temperature": visit.temperature,
+            "energy_std": visit.energy_std,
+            "forces_std": visit.forces_std,
+            "risk": None if np.isnan(visit.risk) else visit.risk,
+            "broken": visit.broken,
+        }
+        for visit in run.visits
+    ]
+    kept = ("start", "temperature", "seed", "reason", "message", "steps")
+    return {**{name: getattr(run, name) for name in kept}, "visits": visits}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return content
+
+
+def _in_processes(exploration: Exploration, workers: int, tell: Callable[[], None]) -> None:
+    processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+    try:
+        for number in range(workers):
+            words = TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            processes.append((_start(exploration, (number, workers), words), words))
+        while any(process.poll() is None for process, _ in processes):
+            tell()
+            time.sleep(_POLL)
+        for process, log in processes:
+            if process.returncode:
+                log.seek(0)
+                said = log.read().decode(errors="replace").strip()[-_SHOWN:]
+                raise DataError(f"exploration failed: {said or process.returncode}")
+    finally:
+        for process, log in processes:
+            process.kill()
+            process.wait()
+            log.close()
+
+
+def _start(
+    exploration: Exploration, share: tuple[int, int], log: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    job = {"exploration": exploration.to_json(), "share": share, "parent": os.getpid()}
+    with TemporaryFile() as description:
+        description.write(json.dumps(job).encode())
+        description.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "bayrace.workflow.loop.runs"],
+            stdin=description,
+            stdout=log,
+            stderr=log,
+            env=os.environ | dict.fromkeys(_POOLS, "1"),
+        )
+
+
+def main() -> int:
+    """Do the runs that standard input asks for, as long as the parent lives."""
+    job: dict[str, Any] = json.load(sys.stdin)
+    settle()
+    first, count = job["share"]
+    try:
+        perform(
+            Exploration.from_json(job["exploration"]),
+            lambda: os.getppid() == job["parent"],
+            lambda: None,
+            share=(first, count),
+        )
+    except (ValueError, OSError) as error:  # their messages are for users
+        print(error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""What the folder of a member tells about it, while it is trained and afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from bayrace.config import Config
+from bayrace.posterior.point import Point
+from bayrace.potential.potential import Potential, PotentialError
+from bayrace.train.state import HISTORY
+from bayrace.workflow.folder import MODEL, TEST
+from bayrace.workflow.workers import Outcome
+
+_TAIL = 2**14  # bytes that hold the last line of a history
+_FREE = ("threads", "device", "checkpoint_every")  # of `train`: change nothing that was learnt
+
+
+@dataclass(frozen=True)
+class MemberProgress:
+    """Where a member is."""
+
+    index: int
+    state: Literal["waiting", "running", "finished", "failed", "interrupted"]
+    error: str  # why it failed
+    pid: int | None  # of its process, while it runs
+    epoch: int  # finished ones
+    max_epochs: int
+    metrics: Mapping[str, float] = field(hash=False)  # of the last validation; see MONITORS
+    elapsed: float  # seconds of training, at the end of that epoch
+    eta: float | None  # seconds, estimated; None before the first epoch ends
+
+
+def look(index: int, config: Config, *, pid: int | None, outcome: Outcome | None) -> MemberProgress:
+    """What is known of a member."""
+    line = last_line(Path(config.output) / HISTORY)
+    epoch, elapsed = int(line.get("epoch", 0)), float(line.get("elapsed", 0.0))
+    state = outcome.state if outcome else "waiting" if pid is None else "running"
+    return MemberProgress(
+        index=index,
+        state=state,
+        error=outcome.error if outcome else "",
+        pid=pid,
+        epoch=epoch,
+        max_epochs=config.train.max_epochs,
+        metrics=line.get("valid", {}),
+        elapsed=elapsed,
+        eta=_eta(config, epoch, elapsed),
+    )
+
+
+def last_line(path: Path) -> dict[str, Any]:
+    """The last whole line of a JSONL file that may be growing; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL))
+            lines = file.read().split(b"\n")
+        content = json.loads(lines[-2]) if len(lines) > 1 else {}
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def finished_potential(config: Config) -> Potential | None:
+    """The potential of a member that was trained to its end under this configuration, if it was."""
+    folder = Path(config.output)
+    if config.data.test and not (folder / TEST).is_file():
+        return None
+    try:
+        potential = Potential.load(folder / MODEL, device="cpu")
+    except (PotentialError, OSError):
+        return None
+    same = _binding(potential.config) == _binding(config.model_dump(mode="json"))
+    return potential if same and potential.statistics["reason"] != "interrupted" else None
+
+
+def load_member(path: str, index: int) -> Potential:
+    """One member of an ensemble's file as a potential of its own, without a calibration."""
+    potential = Potential.load(path)
+    members = potential.members
+    count = next(iter(members.values())).shape[0]
+    if index >= count:
+        raise PotentialError(f"{path} has {count} members and no member {index}; train as many")
+    weights = {name: value[index] for name, value in members.items()}
+    return replace(potential, posterior=Point(weights), calibration=None)
+
+
+def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
+    train = {key: value for key, value in config["train"].items() if key not in _FREE}
+    return {**config, "train": train, "output": None}
+
+
+def _eta(config: Config, epoch: int, elapsed: float) -> float | None:
+    if epoch == 0:
+        return None
+    rest = elapsed / epoch * (config.train.max_epochs - epoch)
+    limit = config.train.max_time
+    return rest if limit is None else max(0.0, min(rest, limit - elapsed))

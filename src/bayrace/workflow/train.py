@@ -1,0 +1,325 @@
+"""One training run, from a configuration to a potential: what `bayrace train` does, in Python.
+
+    from bayrace.workflow import train as run
+    from bayrace.config import load_config
+    result = run.train(load_config("config.yaml"))
+    result.potential.predict(atoms)
+
+What its folder holds is told in bayrace.workflow.folder. Several members in one folder are the
+business of bayrace.workflow.ensemble.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from bayrace.config import Config, ConfigError, dump_config
+from bayrace.config.build import label_keys, lambdas, likelihoods, race_spec, train_settings
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior
+from bayrace.data.check import check_frames
+from bayrace.data.dataset import Dataset
+from bayrace.data.distances import Distances
+from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
+from bayrace.data.reference import fit_references
+from bayrace.data.split import fingerprint, frame_hashes, split
+from bayrace.evaluate.evaluation import Evaluation, evaluate
+from bayrace.models.race.network import Race
+from bayrace.posterior.point import Point
+from bayrace.potential.potential import Potential
+from bayrace.train.checkpoint import write_atomically
+from bayrace.train.loop import Event, FitResult, fit
+from bayrace.train.refit import refit_noise
+from bayrace.workflow.fit import (
+    Prepared,
+    Splits,
+    Watch,
+    fit_posterior,
+    recorded_swag,
+    swag_recorder,
+    train_ivon,
+)
+from bayrace.workflow.folder import CONFIG, MODEL, POINT, TEST, check_folder, clear_folder
+
+
+@dataclass(frozen=True, eq=False)
+class RunResult:
+    """Where a run ended; `fit.reason` says why."""
+
+    potential: Potential
+    fit: FitResult
+    folder: Path
+    evaluations: tuple[Evaluation, ...]  # of the test sets; empty if the run was interrupted
+
+
+def train(
+    config: Config,
+    *,
+    prepared: Prepared | None = None,
+    initial: Potential | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    observer: Callable[[Event], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> RunResult:
+    """Train, write the folder `config.output`, and evaluate on the test data.
+
+    `initial` is a potential whose network is trained further, with its references and statistics.
+    `overwrite` removes the files of an earlier run; `resume` continues it. `progress` hears how
+    many structures are done while a posterior is fitted to trained weights.
+    """
+    check_folder(config, resume=resume, overwrite=overwrite)
+    if config.train.threads is not None:
+        torch.set_num_threads(config.train.threads)
+    ready = prepared or prepare(config, initial=initial)
+    folder = _make_folder(config, resume=resume)
+    watch = Watch(observer, stop, progress)
+    start = None if initial is None else _mean_weights(initial, train_settings(config).device)
+    posterior, fitted = _train_posterior(
+        config, ready, folder, start=start, resume=resume, watch=watch
+    )
+    potential = make_potential(config, ready, fitted, posterior)
+    potential.save(folder / MODEL)
+    evaluations: tuple[Evaluation, ...] = ()
+    if fitted.reason != "interrupted":
+        evaluations = evaluate_sets(potential, ready.splits.test)
+        write_json(folder / TEST, evaluations)
+    return RunResult(potential, fitted, folder, evaluations)
+
+
+def _train_posterior(
+    config: Config,
+    ready: Prepared,
+    folder: Path,
+    *,
+    start: Params | None,
+    resume: bool,
+    watch: Watch,
+) -> tuple[Posterior, FitResult]:
+    """Train the network, from `start` if given, and fit the posterior of the configuration."""
+    kind = config.posterior.kind
+    if kind == "ensemble":
+        raise ConfigError(
+            "posterior: ensemble is several runs; train it with `bayrace train` or "
+            "bayrace.workflow.ensemble.train_members"
+        )
+    if kind == "ivon":  # is the training
+        return train_ivon(config, ready, start, folder=folder, resume=resume, watch=watch)
+    recorder = swag_recorder(config, folder / kind)
+    fitted = fit(
+        ready.model,
+        likelihoods(config.loss, members=config.posterior.shallow.members),
+        ready.train,
+        ready.valid,
+        settings=train_settings(config),
+        folder=folder,
+        resume=resume,
+        observer=watch.observer,
+        stop=watch.stop,
+        initial=start,
+        after_epoch=recorder or (lambda *_: None),
+    )
+    fitted = _with_refitted_noise(config, ready, fitted, watch)
+    if kind == "point" or fitted.reason == "interrupted":
+        return Point(fitted.params), fitted
+    make_potential(config, ready, fitted, Point(fitted.params)).save(folder / POINT)
+    if recorder is not None:
+        return recorded_swag(config, ready, recorder, watch=watch), fitted
+    posterior, tail = fit_posterior(
+        config, ready, fitted.params, folder=folder / kind, resume=resume, watch=watch
+    )
+    if tail is not None and tail.reason == "interrupted":
+        return Point(fitted.params), replace(fitted, reason="interrupted")
+    return posterior, fitted
+
+
+def _with_refitted_noise(
+    config: Config, ready: Prepared, fitted: FitResult, watch: Watch
+) -> FitResult:
+    """The result with its noise heads fitted once more, where it has some and is at its end."""
+    loss = config.loss
+    noisy = loss.kind in ("nll_e", "nll_jef")
+    if not noisy or not loss.refit_epochs or fitted.reason == "interrupted":
+        return fitted
+    params = refit_noise(
+        ready.model,
+        fitted.params,
+        likelihoods(loss)(config.train.max_epochs),
+        ready.train,
+        ready.valid,
+        epochs=loss.refit_epochs,
+        settings=train_settings(config),
+        stop=watch.stop,
+    )
+    return replace(fitted, params=params)
+
+
+def refit(
+    potential: Potential,
+    config: Config,
+    *,
+    prepared: Prepared | None = None,
+    folder: Path,
+    resume: bool = False,
+    watch: Watch | None = None,
+) -> Potential | None:
+    """The potential with the posterior `config.posterior` fitted to its weights and data.
+
+    What trains (SWAG, IVON) does so in `folder`. None if `watch.stop` ended it; resume it then. A
+    calibration belongs to the posterior it was fitted to, and is dropped.
+    """
+    if potential.posterior.name != "point":
+        raise ConfigError(
+            f"posterior: this potential already has {potential.posterior.name}; give the file of "
+            f"one network, {POINT} beside it or a member's {MODEL}"
+        )
+    ready = prepared or prepare(config)
+    if fingerprint(ready.train.frames) != potential.fingerprint:
+        raise ConfigError(
+            f"data.train: {len(ready.train)} structures that are not those the potential was "
+            "trained on; restore the files, or name them with -o data.train=..."
+        )
+    ready = replace(ready, model=potential.model)
+    posterior, tail = fit_posterior(
+        config,
+        ready,
+        potential.posterior.tensors(),
+        folder=folder,
+        resume=resume,
+        watch=watch or Watch(),
+    )
+    if tail is not None and tail.reason == "interrupted":
+        return None
+    return replace(
+        potential,
+        posterior=posterior,
+        config=config.model_dump(mode="json"),
+        calibration=None,
+        frames=seen_frames(ready.splits),
+    )
+
+
+def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:
+    """Read and check the data, fit references on the training part, build graphs and network.
+
+    References and network are those of `initial` where it is given.
+    """
+    splits = read_splits(config)
+    references = _references(config, splits) if initial is None else dict(initial.references)
+    elements = elements_of(splits.train) if initial is None else initial.elements
+    for frames in splits.test.values():  # not after hours of training
+        check_frames(frames, need_forces=False, elements=elements)
+
+    def dataset(frames: Sequence[Frame]) -> Dataset:
+        return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
+
+    training = dataset(splits.train)
+    model = Race(race_spec(config, training) if initial is None else initial.spec)
+    settings = train_settings(config)
+    if settings.device == "cpu":
+        model.prepare(settings.torch_dtype)
+    return Prepared(splits, training, dataset(splits.valid), model)
+
+
+def _references(config: Config, splits: Splits) -> dict[int, float]:
+    given = config.data.references
+    return fit_references(splits.train, given=splits.isolated if isinstance(given, str) else given)
+
+
+def _mean_weights(potential: Potential, device: str) -> Params:
+    """Weights of one network: those of a point, the mean of most posteriors."""
+    drawn = potential.to(device=device).posterior.draw(1, seed=0)
+    return {name: value[0].clone() for name, value in drawn.items()}
+
+
+def read_splits(config: Config) -> Splits:
+    """Read the files of a run and split off the validation set where no file is given."""
+    data = config.data
+
+    def read(paths: Sequence[str]) -> tuple[list[Frame], dict[int, float]]:
+        frames = read_frames(list(paths), keys=label_keys(data), config_weights=data.config_weights)
+        return split_isolated(frames)
+
+    frames, isolated = read(data.train)
+    check_frames(
+        frames,
+        need_energy=config.loss.energy > 0,
+        need_forces=config.loss.forces > 0,
+        need_stress=config.loss.stress > 0,
+    )
+    if isinstance(data.valid, tuple):
+        training, valid = frames, read(data.valid)[0]
+    else:
+        seed = config.seed if data.split_seed is None else data.split_seed
+        training, valid = split(frames, valid=data.valid, seed=seed)
+    test = {name: read(paths)[0] for name, paths in data.test.items()}
+    return Splits(training, valid, test, isolated)
+
+
+def make_potential(
+    config: Config, ready: Prepared, fitted: FitResult, posterior: Posterior
+) -> Potential:
+    """The artifact of a finished fit."""
+    distances = Distances.of(ready.train)
+    statistics = {
+        "train_frames": len(ready.train),
+        "valid_frames": len(ready.valid),
+        "train_atoms": sum(len(frame.numbers) for frame in ready.train.frames),
+        "mean_neighbours": ready.train.mean_neighbours(),
+        "force_rms": ready.train.force_rms(),
+        "distance_gap": distances.usual(ready.train),
+        "epoch": fitted.epoch,
+        "reason": fitted.reason,
+        "valid_metrics": dict(fitted.metrics),
+    }
+    return Potential(
+        spec=ready.model.spec,
+        posterior=posterior,
+        references=ready.train.references,
+        lambdas=lambdas(config.loss),
+        statistics=statistics,
+        config=config.model_dump(mode="json"),
+        fingerprint=fingerprint(ready.train.frames),
+        frames=seen_frames(ready.splits),
+        distances=distances,
+    )
+
+
+def seen_frames(splits: Splits) -> dict[str, NDArray[np.int64]]:
+    """Hashes of the frames of a run, by their part in it."""
+    test = [frame for frames in splits.test.values() for frame in frames]
+    parts = {"train": splits.train, "valid": splits.valid, "test": test}
+    return {name: frame_hashes(frames) for name, frames in parts.items() if frames}
+
+
+def evaluate_sets(
+    potential: Potential, sets: Mapping[str, Sequence[Frame]]
+) -> tuple[Evaluation, ...]:
+    """Evaluate on each named set of frames."""
+    return tuple(evaluate(potential, frames, name=name) for name, frames in sets.items())
+
+
+def write_json(path: Path, evaluations: Sequence[Evaluation]) -> None:
+    """Write evaluations, eV and Å, as JSON; nothing where there are none."""
+    if evaluations:
+        content: dict[str, Any] = {each.name: each.to_json() for each in evaluations}
+        write_atomically(path, json.dumps(content, indent=1).encode())
+
+
+def _make_folder(config: Config, *, resume: bool) -> Path:
+    """The folder of the run, without the files of the one it replaces."""
+    folder = Path(config.output)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not resume:
+        clear_folder(folder)
+        write_atomically(folder / CONFIG, dump_config(config).encode())
+    return folder

@@ -1,0 +1,134 @@
+"""Train a potential further on more data: every member from its own weights, side by side.
+
+    from bayrace.workflow.tune import fine_tune, training_frames
+    train, valid = training_frames(potential)
+    tuned = fine_tune("model.bayrace", [*train, *labelled], valid, tune=TuneConfig(), folder=...)
+
+The network, its references and statistics stay those of the potential, and so does the validation
+set. It holds nothing of the new data, so it must not decide which weights are best: the last ones
+are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bayrace.config import Config, ConfigError, make_config
+from bayrace.config.active import TuneConfig
+from bayrace.data.frame import Frame, symbols_of
+from bayrace.data.split import fingerprint, frame_hashes
+from bayrace.data.write import write_frames
+from bayrace.potential.potential import Potential
+from bayrace.train.checkpoint import LAST
+from bayrace.workflow import train as run
+from bayrace.workflow.ensemble import train_members
+from bayrace.workflow.folder import ENSEMBLE
+from bayrace.workflow.member import MemberProgress
+
+TRAIN, VALID = "train.traj", "valid.traj"
+
+
+def fine_tune(
+    model: str | Path,
+    train: Sequence[Frame],
+    valid: Sequence[Frame],
+    *,
+    tune: TuneConfig,
+    folder: str | Path,
+    seed: int = 0,
+    workers: int | None = None,
+    pin: bool = True,
+    observer: Callable[[Sequence[MemberProgress]], None] = lambda _: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Potential | None:
+    """The potential of the file `model` after training on `train`, which holds the old data too.
+
+    Works in `folder`, where an interrupted call is continued; None if `stop` ended it. Members of
+    an ensemble are trained in processes of their own, `workers` at a time. Other posteriors are
+    trained from their mean weights and fitted anew. A calibration is dropped: fit another.
+    """
+    model, folder = Path(model), Path(folder)
+    potential = Potential.load(model)
+    old = np.isin(frame_hashes(train), potential.frames.get("train", ()))
+    if not (folder / TRAIN).is_file():
+        write_frames(folder / VALID, valid)
+        write_frames(folder / TRAIN, [train[k] for k in np.argsort(~old, kind="stable")])
+    config = tuning_config(potential, tune, folder=folder / "run", seed=seed, known=int(old.sum()))
+    afresh = tune.start == "scratch"
+    if potential.posterior.name == "ensemble":
+        result = train_members(
+            config,
+            members=potential.posterior.samples,
+            workers=workers,
+            pin=pin,
+            initial=None if afresh else model,
+            resume=(folder / "run" / ENSEMBLE).is_file(),
+            observer=observer,
+            stop=stop,
+        )
+        return result.potential
+    single = run.train(
+        config,
+        initial=None if afresh else potential,
+        resume=(folder / "run" / LAST).is_file(),
+        stop=stop,
+    )
+    return None if single.fit.reason == "interrupted" else single.potential
+
+
+def tuning_config(
+    potential: Potential, tune: TuneConfig, *, folder: Path, seed: int, known: int
+) -> Config:
+    """The configuration of the potential's training, for the files that `fine_tune` writes.
+
+    The first `known` frames of the training file are those that the potential has learnt from.
+    """
+    raw: dict[str, Any] = dict(potential.config)
+    missing = [name for name in ("data", "model", "loss", "train") if name not in raw]
+    if missing:
+        raise ConfigError(
+            f"the potential does not say how it was trained: {', '.join(missing)} missing; "
+            "fine-tune one that `bayrace train` wrote"
+        )
+    raw |= {"seed": seed, "output": str(folder)}
+    references = {symbols_of([z]): energy for z, energy in potential.references.items()}
+    raw["data"] = {
+        "train": str(folder.parent / TRAIN),
+        "valid": str(folder.parent / VALID),
+        "config_weights": raw["data"].get("config_weights", {}),
+        "references": references,
+    }
+    raw["loss"] = raw["loss"] | {"warmup_epochs": 0}
+    if tune.refit_epochs is not None:
+        raw["loss"] |= {"refit_epochs": tune.refit_epochs}
+    rehearse = None
+    if tune.rehearse is not None and tune.start == "checkpoint":
+        rehearse = {"known": known, "take": min(tune.rehearse, known)}
+    raw["train"] = raw["train"] | {
+        "max_epochs": tune.epochs,
+        "rehearse": rehearse,
+        "lr": tune.lr,
+        "schedule": "cosine",
+        "batch_size": tune.batch_size or raw["train"]["batch_size"],
+        "max_time": None,
+        "early_stopping": None,
+        "valid_every": tune.epochs,  # once: see above
+    }
+    return make_config(raw, source="configuration of the potential")
+
+
+def training_frames(potential: Potential) -> tuple[list[Frame], list[Frame]]:
+    """Training and validation frames of a potential, read again from its files."""
+    config = make_config(potential.config, source="configuration of the potential")
+    data = config.data.model_copy(update={"test": {}})  # which may be much, and is not asked for
+    splits = run.read_splits(config.model_copy(update={"data": data}))
+    if fingerprint(splits.train) != potential.fingerprint:
+        raise ConfigError(
+            f"{', '.join(config.data.train)}: the data are not those that the potential was "
+            "trained on any more; restore the files, or give others where a command takes them"
+        )
+    return splits.train, splits.valid

@@ -1,0 +1,155 @@
+"""Probabilities of large force errors against closed forms and Monte Carlo."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import special, stats
+
+from bayrace.core.prediction import Shape
+from bayrace.simulate.stop import Risk, StopRule, any_of, exceedance, gaussian_tail, radial_tail
+
+
+def rotated(values: list[float], seed: int) -> np.ndarray:
+    rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(3, 3)))
+    return (rotation * np.array(values)) @ rotation.T
+
+
+def shape_of(distribution: object, *, knots: int = 201) -> Shape:
+    """Knots equidistant in normal scores up to a tail of 1e-6, as a calibration makes them."""
+    p = special.ndtr(np.linspace(-4.75, 4.75, knots))
+    p = (p + 1 - p[::-1]) / 2
+    z = distribution.ppf(p)
+    z = np.concatenate([[1.2 * z[0]], z, [1.2 * z[-1]]])
+    return Shape(tuple(((z - z[::-1]) / 2).tolist()), (0.0, *p.tolist(), 1.0))
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.2, 1.0])
+def test_isotropic_errors_are_chi(sigma: float) -> None:
+    found = exceedance(sigma**2 * np.eye(3)[None], 0.5)
+    assert found[0] == pytest.approx(stats.chi.sf(0.5 / sigma, 3), rel=1e-10, abs=1e-30)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 2.0, 3.5, 6.0])
+def test_errors_along_a_line(ratio: float) -> None:
+    found = exceedance(rotated([1.0, 0.0, 0.0], seed=1)[None], ratio)
+    assert found[0] == pytest.approx(special.erfc(ratio / math.sqrt(2)), rel=1e-6)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 1.0, 3.0, 6.0])
+def test_errors_in_a_plane(ratio: float) -> None:
+    found = exceedance(rotated([1.0, 1.0, 0.0], seed=2)[None], ratio)
+    assert found[0] == pytest.approx(math.exp(-(ratio**2) / 2), rel=1e-6)
+
+
+@pytest.mark.parametrize("values", [[1, 0.5, 0.1], [1, 0.9, 0.001], [1, 1e-3, 1e-4], [3, 1, 1]])
+def test_anisotropic_errors_against_monte_carlo(values: list[float]) -> None:
+    covariance = rotated(values, seed=3)
+    count = 1_000_000
+    errors = np.random.default_rng(0).normal(size=(count, 3)) * np.sqrt(values)
+    length = np.linalg.norm(errors, axis=1)
+    for bound in (0.3, 1.0, 2.0, 3.0):
+        expected = float((length > bound).mean())
+        spread = math.sqrt(expected * (1 - expected) / count)
+        assert exceedance(covariance[None], bound)[0] == pytest.approx(expected, abs=4.5 * spread)
+
+
+def test_anisotropic_errors_against_adaptive_quadrature() -> None:
+    """Condition on the longest axis; the rest is P(b² z² + c² z² > ρ²) in one more integral."""
+    from scipy.integrate import dblquad
+
+    a, b, c = 1.0, 0.6, 0.05
+    for bound in (0.05, 0.5, 2.5, 5.0):
+        inside, _ = dblquad(
+            lambda y, z, x=bound: (
+                math.exp(-(y * y + z * z) / 2)
+                / (2 * math.pi)
+                * math.erf(math.sqrt(max(x * x - (b * y) ** 2 - (c * z) ** 2, 0.0)) / (a * 2**0.5))
+            ),
+            -min(bound / c, 9.0),
+            min(bound / c, 9.0),
+            lambda z, x=bound: -math.sqrt(max(x * x - (c * z) ** 2, 0.0)) / b,
+            lambda z, x=bound: math.sqrt(max(x * x - (c * z) ** 2, 0.0)) / b,
+            epsabs=1e-10,
+        )
+        found = exceedance(rotated([a * a, b * b, c * c], seed=4)[None], bound)[0]
+        assert found == pytest.approx(1 - inside, rel=2e-5, abs=1e-9)
+
+
+def test_certain_forces_are_never_wrong() -> None:
+    assert exceedance(np.zeros((2, 3, 3)), 0.5).tolist() == [0.0, 0.0]
+
+
+def test_probabilities_do_not_turn() -> None:
+    found = [exceedance(rotated([1, 0.3, 0.01], seed)[None], 1.5)[0] for seed in range(5)]
+    np.testing.assert_allclose(found, found[0], rtol=1e-10)
+
+
+def test_shapes_of_gaussian_errors_give_gaussian_probabilities() -> None:
+    tail = radial_tail(shape_of(stats.norm))
+    radius = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
+    np.testing.assert_allclose(tail(radius), gaussian_tail(radius), rtol=0.01)
+
+
+def test_heavy_tails_against_monte_carlo() -> None:
+    """Vectors of Student's distribution: Gaussian vectors over a common χ."""
+    degrees, count = 5, 1_000_000
+    random = np.random.default_rng(1)
+    values = np.array([1.0, 0.4, 0.1])
+    scale = np.sqrt(degrees / random.chisquare(degrees, count))
+    errors = random.normal(size=(count, 3)) * np.sqrt(values) * scale[:, None]
+    length = np.linalg.norm(errors, axis=1)
+    shape = shape_of(stats.t(degrees))
+    for bound in (0.5, 2.0, 4.0, 8.0):
+        found = exceedance(rotated(values.tolist(), seed=5)[None], bound, shape=shape)[0]
+        expected = float((length > bound).mean())
+        spread = math.sqrt(expected / count)
+        assert found == pytest.approx(expected, rel=0.005, abs=4.5 * spread)
+    assert exceedance(rotated(values.tolist(), 5)[None], 8.0)[0] < 1e-10  # the Gaussian's
+
+
+def test_a_uniform_component_belongs_to_a_sphere() -> None:
+    tail = radial_tail(Shape((-2.0, -1.0, 0.0, 1.0, 2.0), (0.0, 0.25, 0.5, 0.75, 1.0)))
+    assert tail(np.array([0.99, 3.01])).tolist() == [1.0, 0.0]
+
+
+def test_densities_that_rise_are_levelled() -> None:
+    """More errors between 1 and 2 than below 1, as few data may show: the majorant is uniform."""
+    tail = radial_tail(Shape((-2.0, -1.0, 1.0, 2.0), (0.0, 0.4, 0.6, 1.0)))
+    assert tail(np.array([0.99, 3.01])).tolist() == [1.0, 0.0]
+
+
+def test_skewed_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match="skewed"):
+        radial_tail(Shape((-1.0, 0.0, 2.0), (0.0, 0.5, 1.0)))
+
+
+def test_atoms_together() -> None:
+    assert any_of(np.array([0.5, 0.5])) == pytest.approx(0.75)
+    assert any_of(np.full(1000, 1e-12)) == pytest.approx(1e-9, rel=1e-6)
+    assert any_of(np.array([1.0, 0.2])) == 1.0
+
+
+def test_a_rule_takes_any_atom_or_the_worst() -> None:
+    covariance = np.stack([0.01 * np.eye(3), 0.04 * np.eye(3)])
+    p = stats.chi.sf([5.0, 2.5], 3)
+    either = StopRule(0.5, 0.05).risk(covariance)
+    assert either == Risk(pytest.approx(p[0] + p[1] - p[0] * p[1]), 1)
+    assert StopRule(0.5, 0.05, over="max").risk(covariance).probability == pytest.approx(p[1])
+    assert StopRule(0.5, 0.05).broken(either)
+    assert not StopRule(0.5, 0.2).broken(either)
+
+
+@pytest.mark.parametrize(
+    ("bound", "probability", "message"), [(0.0, 0.1, "bound=0"), (0.5, 1.0, "probability=1")]
+)
+def test_useless_rules_are_refused(bound: float, probability: float, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        StopRule(bound, probability)
+
+
+def test_missing_covariances_are_refused() -> None:
+    with pytest.raises(ValueError, match="not finite"):
+        exceedance(np.full((1, 3, 3), np.nan), 0.5)

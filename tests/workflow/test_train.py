@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import pytest
+
+from bayrace.config import make_config
+from bayrace.data.embedded import embedded
+from bayrace.data.frame import DataError
+from bayrace.data.reference import fit_references
+from bayrace.workflow import train as run
+
+
+def config(output, train, **sections):
+    return make_config(
+        {
+            "output": str(output),
+            "data": {"train": train, **sections.pop("data", {})},
+            "model": {"preset": "tiny", "radial_hidden": [16], **sections.pop("model", {})},
+            "train": {"max_epochs": 1, "batch_size": 4},
+            **sections,
+        }
+    )
+
+
+def test_references_and_statistics_come_from_the_training_part_only(tmp_path):
+    ready = run.prepare(config(tmp_path, f"{embedded('ethanol-train')}@:20", data={"valid": 8}))
+    assert (len(ready.train), len(ready.valid)) == (12, 8)
+    assert ready.train.references == fit_references(ready.splits.train, given=None)
+    assert ready.model.spec.mean_neighbours == ready.train.mean_neighbours()
+    assert ready.model.spec.scale == ready.train.force_rms()
+
+
+def test_preset_values_of_the_paper_are_not_measured(tmp_path):
+    model = {"mean_neighbours": 13.0, "normalise": False}
+    train = f"{embedded('ethanol-train')}@:8"
+    spec = run.prepare(config(tmp_path, train, model=model)).model.spec
+    assert (spec.mean_neighbours, spec.scale, spec.shift) == (13.0, 1.0, (0.0, 0.0, 0.0))
+
+
+def test_validation_files_and_given_references(tmp_path):
+    references = {"H": -10.0, "C": -40.0, "O": -100.0}
+    data = {"valid": f"{embedded('ethanol-valid')}@:3", "references": references}
+    ready = run.prepare(config(tmp_path, f"{embedded('ethanol-train')}@:8", data=data))
+    assert (len(ready.train), len(ready.valid)) == (8, 3)
+    assert ready.train.references == {1: -10.0, 6: -40.0, 8: -100.0}
+
+
+def test_test_data_are_checked_before_the_training(tmp_path):
+    data = {"valid": 2, "test": {"other": f"{embedded('ammonia-test')}@:2"}}
+    settings = config(tmp_path, f"{embedded('ethanol-train')}@:6", data=data)
+    with pytest.raises(DataError, match=r"ammonia-test.*N"):
+        run.train(settings)
+    assert not (tmp_path / "history.jsonl").exists()
+
+
+def test_a_periodic_run_with_stress_and_its_noise(tmp_path):
+    loss = {"stress": 1000.0, "stress_noise": True}
+    data = {"valid": 2, "test": f"{embedded('ammonia-test')}@:2"}
+    settings = config(tmp_path, f"{embedded('ammonia-train')}@:6", loss=loss, data=data)
+    result = run.train(settings)
+    (evaluation,) = result.evaluations
+    assert evaluation.accuracy.total.stress.count == 12
+    assert evaluation.stress.spread() > 0
+    assert "stress_mae" in result.fit.metrics
+    assert (tmp_path / "test.json").is_file()
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is a file; name a folder"):
+        run.train(config(tmp_path / "file", "none.xyz"))
+
+
+def test_swag_from_the_training_itself(tmp_path):
+    """No tail: the snapshots are of the run, also of one that was stopped and resumed."""
+    posterior = {"kind": "swag", "swag": {"start": 0.5, "samples": 2, "rank": 2}}
+    train, loss = f"{embedded('ethanol-train')}@:8", {"refit_epochs": 1}
+    sections = {"posterior": posterior, "data": {"valid": 4}, "loss": loss}
+
+    def settings(name):
+        more = {"train": {"max_epochs": 6, "batch_size": 4}}
+        base = config(tmp_path / name, train, **sections, model={"layers": 1})
+        return make_config(
+            base.model_dump(mode="json") | {"train": base.train.model_dump() | more["train"]}
+        )
+
+    whole = run.train(settings("whole"))
+    assert whole.potential.posterior.name == "swag"
+    kept = sorted(path.stem for path in (tmp_path / "whole" / "swag" / "snapshots").iterdir())
+    assert kept == ["000004", "000005", "000006"]
+    assert not (tmp_path / "whole" / "swag" / "last.ckpt").exists()
+    asked = []
+
+    def stop():
+        asked.append(True)
+        return len(asked) > 4
+
+    first = run.train(settings("parts"), stop=stop)
+    assert first.fit.reason == "interrupted"
+    parts = run.train(settings("parts"), resume=True)
+    for name, value in whole.potential.posterior.tensors().items():
+        assert value.equal(parts.potential.posterior.tensors()[name]), name
