@@ -32,7 +32,7 @@ from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
 from bayrace.models.race.layout import race_layout
 from bayrace.nn.codegen import coupling_count
-from bayrace.nn.irreps import clebsch_gordan
+from bayrace.nn.coupling import clebsch_gordan
 from bayrace.nn.plan import Plan
 
 PASSES = ("forward", "backward", "double")

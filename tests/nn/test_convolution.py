@@ -11,8 +11,9 @@ import torch
 from bayrace.core.graph import GraphBatch
 from bayrace.nn import kernels
 from bayrace.nn.convolution import Plan, convolve, convolve_plain, kernel_status, prepare
+from bayrace.nn.coupling import clebsch_gordan
 from bayrace.nn.harmonics import spherical_harmonics
-from bayrace.nn.irreps import Irrep, clebsch_gordan
+from bayrace.nn.irreps import Irrep
 from bayrace.nn.plan import parse_plan
 
 PLAN = Plan((Irrep(0, 1), Irrep(1, -1)), 2, (Irrep(0, 1), Irrep(1, -1), Irrep(1, 1), Irrep(2, 1)))

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.func import grad, jacrev, vmap
 
 from bayrace.nn.contraction import SelfProduct, parse_product, square_plain
-from bayrace.nn.irreps import Irrep, clebsch_gordan
+from bayrace.nn.coupling import clebsch_gordan
+from bayrace.nn.irreps import Irrep
 from bayrace.nn.kernels import kernel_status
 from bayrace.nn.products import prepare, square, square_fused
 

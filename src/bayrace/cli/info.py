@@ -16,7 +16,7 @@ from bayrace.cli.common import Debug, console, friendly
 if TYPE_CHECKING:
     from bayrace.potential.potential import Potential
 
-_PACKAGES = ("torch", "numpy", "scipy", "ase", "e3nn", "vesin", "pydantic", "safetensors")
+_PACKAGES = ("torch", "numpy", "scipy", "ase", "vesin", "pydantic", "safetensors")
 
 
 def register(app: typer.Typer) -> None:

@@ -21,7 +21,7 @@ from importlib import resources
 
 import numpy as np
 
-from bayrace.nn.irreps import clebsch_gordan
+from bayrace.nn.coupling import clebsch_gordan
 from bayrace.nn.plan import Plan
 
 T_BUFFER = 4096

@@ -8,7 +8,8 @@ from functools import cache, cached_property
 import torch
 from torch import Tensor
 
-from bayrace.nn.irreps import Irrep, clebsch_gordan, read_irreps
+from bayrace.nn.coupling import clebsch_gordan
+from bayrace.nn.irreps import Irrep, read_irreps
 from bayrace.nn.plan import split_rows
 from bayrace.nn.tables import constant
 

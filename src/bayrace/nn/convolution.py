@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
+from bayrace.nn.coupling import clebsch_gordan
 from bayrace.nn.fused import convolve_fused
-from bayrace.nn.irreps import Irrep, clebsch_gordan
+from bayrace.nn.irreps import Irrep
 from bayrace.nn.kernels import Kernel, kernel_status, resolve
 from bayrace.nn.passes import load
 from bayrace.nn.plan import Path, Plan

@@ -1,16 +1,9 @@
-"""Irreducible representations of O(3), their channel counts, and real Clebsch–Gordan tables."""
+"""Irreducible representations of O(3), and their channel counts."""
 
 from __future__ import annotations
 
-import math
 import re
-from functools import cache
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
-
-from bayrace.nn.tables import outside_transforms
 
 
 class Irrep(NamedTuple):
@@ -58,14 +51,3 @@ def parse_irreps(text: str) -> Channels:
         for irrep, count in additions:
             found[irrep] = found.get(irrep, 0) + count
     return {irrep: found[irrep] for irrep in sorted(found, key=lambda i: (i.l, -i.p))}
-
-
-@cache
-def clebsch_gordan(l1: int, l2: int, l3: int) -> NDArray[np.float64]:
-    """Real coupling table (2l1+1, 2l2+1, 2l3+1) that maps unit-variance components to the same."""
-    from e3nn.o3 import wigner_3j  # slow to import, needed only for tables
-    from torch import float64
-
-    with outside_transforms():
-        table: NDArray[np.float64] = wigner_3j(l1, l2, l3, dtype=float64).numpy()
-    return table * math.sqrt(2 * l3 + 1)
