@@ -15,9 +15,9 @@ from bayrace.report.document import Panel, Table
 from bayrace.report.panels.accuracy import parity_panels
 from bayrace.report.panels.dynamics import dynamics_panels
 from bayrace.report.panels.ood import detections, roc_panel
+from bayrace.report.panels.structures import worst_structures
 from bayrace.report.panels.training import training_panels
 from bayrace.report.panels.uncertainty import calibration_panels, spread_panels
-from bayrace.report.structures import worst_structures
 from bayrace.report.summary import findings, key_figures
 from bayrace.report.tables import element_table, score_name, type_table, uncertainty_tables
 

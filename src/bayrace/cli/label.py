@@ -64,6 +64,7 @@ def label(
     del debug
     from bayrace.config import parse_duration
     from bayrace.config.oracle import LabelConfig, label_settings, make_oracle, parse_oracle
+    from bayrace.label.files import write_labelled
 
     structures, frames = read(files, output)
     config = LabelConfig(
@@ -80,7 +81,7 @@ def label(
     if store.exists() and not resume:
         raise ValueError(f"{store}: exists; go on with it by --resume, or remove it")
     result = run(frames, chosen, store, label_settings(config))
-    write(output, structures, result)
+    write_labelled(output, structures, result)
     report(result, output, store)
 
 
@@ -148,28 +149,6 @@ def run(frames: list[Frame], oracle: Oracle, store: Path, settings: LabelSetting
 
 
 _EVERY = 30.0  # s between lines
-
-
-def write(output: Path, structures: list[Atoms], result: Labelling) -> None:
-    """The structures that have labels, with everything else their files said of them."""
-    import ase.io
-    from ase.calculators.singlepoint import SinglePointCalculator
-
-    chosen = []
-    for atoms, frame in zip(structures, result.frames, strict=True):
-        if frame is None:
-            continue
-        labels = {"energy": frame.energy, "forces": frame.forces, "stress": frame.stress}
-        present = {name: value for name, value in labels.items() if value is not None}
-        for name in (*labels, "free_energy"):
-            atoms.info.pop(name, None)
-            atoms.arrays.pop(name, None)
-        atoms.calc = SinglePointCalculator(atoms, **present)  # type: ignore[no-untyped-call]
-        chosen.append(atoms)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    part = output.with_name(f".{output.name}.part")
-    ase.io.write(part, chosen, format="extxyz")
-    part.replace(output)
 
 
 def report(result: Labelling, output: Path, store: Path) -> None:

@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bayrace.cli.common import FAILED, INTERRUPTED
+from bayrace.cli.describe import describe
 from bayrace.cli.progress import HEARTBEAT
 from bayrace.cli.tables import evaluation_table
-from bayrace.cli.train import describe
 from bayrace.config import Config, ConfigError, format_duration
 from bayrace.system.process import settle
 from bayrace.train.signals import stop_on_signals

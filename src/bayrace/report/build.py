@@ -12,9 +12,9 @@ from bayrace.report.curves import thinned
 from bayrace.report.document import Block, Report, Section, Table, rounded
 from bayrace.report.panels.accuracy import parity_panels
 from bayrace.report.panels.ood import Detection, detections, histogram_panels, roc_panel
+from bayrace.report.panels.structures import worst_structures
 from bayrace.report.panels.training import History, training_panels
 from bayrace.report.panels.uncertainty import calibration_panels, interval_panels, spread_panels
-from bayrace.report.structures import worst_structures
 from bayrace.report.summary import findings, key_figures
 from bayrace.report.tables import (
     accuracy_table,

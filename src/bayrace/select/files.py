@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import ase.io
 import numpy as np
-from ase import Atoms
 
 from bayrace.data.check import check_frame
 from bayrace.data.frame import ISOLATED_TYPE, Frame, LabelKeys, frame_from_atoms
 from bayrace.data.read import iterate_atoms
+from bayrace.data.write import write_extxyz
 from bayrace.select.select import Selection
+
+if TYPE_CHECKING:
+    from ase import Atoms
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,5 @@ def write_chosen(pool: PoolFiles, selection: Selection, target: Path) -> list[Fr
         atoms.info["selection_score"] = float(selection.scores[rank])
         if np.isfinite(selection.distances[rank]):
             atoms.info["selection_distance"] = float(selection.distances[rank])
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    ase.io.write(part, [atoms for _, atoms in ordered], format="extxyz")
-    part.replace(target)
+    write_extxyz(target, [atoms for _, atoms in ordered])
     return [frame for frame, _ in ordered]

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from bayrace.system.cores import pin
+from bayrace.system.exit_codes import FAILED, FINISHED, INTERRUPTED
 from bayrace.system.process import settle
 from bayrace.train.signals import stop_on_signals
-
-FINISHED, FAILED, INTERRUPTED = 0, 2, 130
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from typing import IO, Any, Literal
 from bayrace.config import Config, ConfigError
 from bayrace.config.build import train_settings
 from bayrace.system.cores import assign_cores, usable_cores
-from bayrace.workflow.member_process import FAILED, FINISHED, INTERRUPTED
+from bayrace.system.exit_codes import FAILED, FINISHED, INTERRUPTED
 
 _log = logging.getLogger(__name__)
 _POLL = 0.2  # seconds; the parent takes its time from the members

@@ -10,8 +10,8 @@ import numpy as np
 from bayrace.data.frame import symbols_of
 from bayrace.report.document import Axis, Block, Cell, Mark, Panel, Structure, Structures, Table
 from bayrace.report.panels.accuracy import MILLI
+from bayrace.report.panels.structures import MOST_ATOMS
 from bayrace.report.round import Round, Shown
-from bayrace.report.structures import MOST_ATOMS
 
 STEPS = ("explore", "select", "label", "train", "evaluate")
 REASONS = ("finished", "uncertain", "exploded")

@@ -1,0 +1,37 @@
+"""What a training, of one model or of several members, prints before it begins."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:  # commands show their help without torch
+    from bayrace.config import Config
+    from bayrace.workflow.fit import Prepared
+
+
+def describe(config: Config, prepared: Prepared, out: Console) -> None:
+    """Say what is about to be trained on what."""
+    from bayrace.data.frame import symbols_of
+
+    train, splits = prepared.train, prepared.splits
+    atoms = sum(len(frame.numbers) for frame in train.frames)
+    weights = sum(math.prod(shape) for shape in prepared.model.shapes.values())
+    out.print(
+        f"data   {len(train)} training and {len(prepared.valid)} validation structures, "
+        f"{atoms} atoms of {symbols_of(train.elements)}, "
+        f"{train.mean_neighbours():.1f} neighbours within {train.cutoff:g} Å"
+    )
+    given = config.data.references != "auto"
+    kind = "given" if given else "of isolated atoms" if splits.isolated else "fitted"
+    values = ", ".join(f"{symbols_of([z])} {e:.3f}" for z, e in train.references.items())
+    out.print(f"       reference energies {kind}: {values} eV")
+    model = config.model
+    out.print(
+        f"model  {model.preset}: {model.layers} layers of {model.hidden}, {weights} parameters, "
+        f"{model.dtype}, loss {config.loss.kind}, posterior {config.posterior.kind}"
+    )
+    out.print(f"run    {escape(config.output)}")
