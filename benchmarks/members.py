@@ -33,6 +33,7 @@ from bayrace.system.process import settle
 from bayrace.train import optim
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
+from bayrace.workflow.member import SideBySide
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     for name, (workers, threads) in ways.items():
         config = configuration(options, folder / name, threads=threads)
         begin = time.perf_counter()
-        result = train_members(config, members=options.members, workers=workers)
+        result = train_members(config, members=options.members, how=SideBySide(workers))
         results[name] = time.perf_counter() - begin
         results[f"{name}_loops"] = sum(member.elapsed for member in result.members) / workers
         print(f"{name}: {results[name]:.1f} s", flush=True)

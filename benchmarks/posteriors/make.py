@@ -24,6 +24,7 @@ from bayrace.train.checkpoint import LAST
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
 from bayrace.workflow.folder import ENSEMBLE, clear_folder
+from bayrace.workflow.member import SideBySide
 
 
 def main() -> None:
@@ -71,7 +72,7 @@ def make(artifact: Artifact, *, threads: int) -> None:
     config = load_config(HERE / artifact.config, overrides)
     if artifact.members > 1:
         begun = (artifact.file.parent / ENSEMBLE).is_file()
-        train_members(config, members=artifact.members, workers=1, pin=False, resume=begun)
+        train_members(config, members=artifact.members, how=SideBySide(1, pin=False), resume=begun)
     else:
         run.train(config, resume=begun_in(artifact.file.parent))
 

@@ -13,6 +13,7 @@ from bayrace.data.split import frame_hashes
 from bayrace.models.noise import NO_NOISE
 from bayrace.select.acquire import ACQUISITIONS, AcquisitionError
 from bayrace.select.acquire.descriptors import nearest, sorted_distances
+from bayrace.select.scan import Scanning
 from bayrace.select.select import APART, select
 from bayrace.testing import random_frame
 
@@ -165,8 +166,7 @@ def test_a_pool_is_never_held_as_a_whole(potential, pool):
         stream(),
         by="bald-ef",
         budget=5,
-        edge_budget=600,
-        progress=heard.append,
+        scanning=Scanning(edges=600, progress=heard.append),
     )
     assert chosen.pool == heard[-1] == 300
     assert most < 40

@@ -18,7 +18,7 @@ from bayrace.workflow import train as run
 from bayrace.workflow import workers
 from bayrace.workflow.ensemble import EnsembleError, member_config, train_members
 from bayrace.workflow.folder import clear_folder
-from bayrace.workflow.member import last_line
+from bayrace.workflow.member import SideBySide, last_line
 from bayrace.workflow.workers import make_crew
 
 
@@ -61,7 +61,7 @@ def trained(tmp_path_factory):
     """The result of an ensemble of three, two at a time, and what was seen of it."""
     seen = Seen()
     settings = config(tmp_path_factory.mktemp("ensemble") / "run")
-    return train_members(settings, members=3, workers=2, observer=seen), seen
+    return train_members(settings, members=3, how=SideBySide(2, observer=seen)), seen
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +143,8 @@ def test_members_that_fail_do_not_lose_the_others_and_resume_repairs(tmp_path, c
             os.kill(third.pid, signal.SIGKILL)
 
     settings = config(tmp_path)
-    result = train_members(settings, members=3, workers=3, overwrite=True, observer=kill_the_third)
+    how = SideBySide(3, observer=kill_the_third)
+    result = train_members(settings, members=3, how=how, overwrite=True)
     assert [member.state for member in result.members] == ["finished", "failed", "failed"]
     assert "member-1 is a file; name a folder" in result.members[1].error
     assert "killed by SIGKILL" in result.members[2].error
@@ -153,7 +154,7 @@ def test_members_that_fail_do_not_lose_the_others_and_resume_repairs(tmp_path, c
 
     (tmp_path / "member-1").unlink()
     before = _stamps(tmp_path / "member-0")
-    again = train_members(settings, members=3, workers=2, resume=True)
+    again = train_members(settings, members=3, how=SideBySide(2), resume=True)
     assert [member.state for member in again.members] == ["finished"] * 3
     assert _stamps(tmp_path / "member-0") == before
     assert next(iter(again.potential.members.values())).shape[0] == 3
@@ -166,7 +167,7 @@ def _stamps(folder: Path) -> dict[str, int]:
 def test_if_all_diverge_the_error_tells_of_each(tmp_path):
     settings = config(tmp_path, lr=1e20, clip=None)
     with pytest.raises(EnsembleError, match=r"(?s)member 0: training diverged.*member 1: training"):
-        train_members(settings, members=2, workers=2)
+        train_members(settings, members=2, how=SideBySide(2))
     assert not (tmp_path / "model.bayrace").exists()
 
 

@@ -22,9 +22,10 @@ from bayrace.evaluate.metrics.accuracy import accuracy
 from bayrace.potential.potential import Potential
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import member_config, stack
-from bayrace.workflow.member import load_member
+from bayrace.workflow.member import SideBySide, load_member
 from bayrace.workflow.tune import fine_tune, training_frames
 
+ALONE = SideBySide(workers=1, pin=False)
 KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
 
 
@@ -85,7 +86,7 @@ def test_members_go_on_from_their_weights(start, hot, tmp_path):
         tune=tune,
         folder=tmp_path,
         seed=7,
-        observer=seen.append,
+        how=SideBySide(observer=seen.append),
     )
     assert {member.state for member in seen[-1]} == {"finished"}
     assert tuned.spec == potential.spec
@@ -109,7 +110,7 @@ def test_old_frames_are_rehearsed(start, hot, tmp_path):
     train, valid = training_frames(potential)
     mixed = [*hot[:2], *train, *hot[2:4]]
     tune = TuneConfig(epochs=2, rehearse=4, batch_size=4, refit_epochs=0)
-    tuned = fine_tune(start, mixed, valid, tune=tune, folder=tmp_path, workers=1, pin=False)
+    tuned = fine_tune(start, mixed, valid, tune=tune, folder=tmp_path, how=ALONE)
     assert tuned.config["train"]["rehearse"] == {"known": 12, "take": 4}
     assert set(tuned.frames["train"]) == set(frame_hashes(mixed))  # all count as learnt
     log = (tmp_path / "run" / "member-0" / "history.jsonl").read_text().splitlines()
@@ -117,7 +118,7 @@ def test_old_frames_are_rehearsed(start, hot, tmp_path):
     tuned.save(tmp_path / "tuned.bayrace")
     again = fine_tune(
         tmp_path / "tuned.bayrace", mixed, valid, tune=TuneConfig(epochs=1, refit_epochs=0),
-        folder=tmp_path / "again", workers=1, pin=False,
+        folder=tmp_path / "again", how=ALONE,
     )  # fmt: skip
     assert again.config["train"]["rehearse"] is None
 
@@ -137,7 +138,7 @@ def test_an_interrupted_one_goes_on_to_the_same_end(start, hot, tmp_path):
                 valid,
                 tune=TuneConfig(epochs=2),
                 folder=tmp_path / name,
-                stop=lambda most=most, asked=asked: next(asked) >= most,
+                how=SideBySide(stop=lambda most=most, asked=asked: next(asked) >= most),
             )
             assert (found[name] is None) == (most != 99)
     for key, value in found["whole"].members.items():

@@ -25,7 +25,7 @@ from bayrace.workflow import ensemble
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import EnsembleResult
 from bayrace.workflow.folder import MODEL
-from bayrace.workflow.member import MemberProgress
+from bayrace.workflow.member import MemberProgress, SideBySide
 from bayrace.workflow.workers import make_crew
 
 Observer = Callable[[Sequence[MemberProgress]], None]
@@ -61,13 +61,10 @@ def run_members(
         result = ensemble.train_members(
             config,
             members=count,
-            workers=workers,
-            pin=pin,
+            how=SideBySide(workers, pin, observer, stop),
             prepared=prepared,
             resume=resume,
             overwrite=overwrite,
-            observer=observer,
-            stop=stop,
         )
     conclude(result, out)
 

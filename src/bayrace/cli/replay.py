@@ -128,6 +128,7 @@ def tuner(
     config: ReplayConfig, train: Sequence[Frame], valid: Sequence[Frame], stop: Callable[[], bool]
 ) -> Callable[[Cell, Sequence[Frame]], Potential | None]:
     """Trains members in the folder of a cell."""
+    from bayrace.workflow.member import SideBySide
     from bayrace.workflow.tune import fine_tune
 
     def tune(cell: Cell, picked: Sequence[Frame]) -> Potential | None:
@@ -138,9 +139,7 @@ def tuner(
             tune=config.tune,
             folder=work_folder(Path(config.output), cell),
             seed=1000 * (cell.seed + 1),  # members add their number
-            workers=config.workers,
-            pin=config.pin,
-            stop=stop,
+            how=SideBySide(config.workers, config.pin, stop=stop),
         )
 
     return tune

@@ -74,6 +74,7 @@ def select(
     from bayrace.data.read import DataError
     from bayrace.potential.potential import Potential
     from bayrace.select.files import PoolFiles, write_chosen
+    from bayrace.select.scan import Scanning
     from bayrace.select.select import select as choose
 
     if any(Path(file).resolve() == output.resolve() for file in (*files, *(seen or []))):
@@ -93,10 +94,12 @@ def select(
             budget=budget,
             seen=known,
             seed=seed,
-            over=over,
             apart=apart,
-            edge_budget=batch,
-            progress=lambda done: progress.update(task, completed=done),
+            scanning=Scanning(
+                over=over,
+                edges=batch,
+                progress=lambda done: progress.update(task, completed=done),
+            ),
         )
     report(potential, selection, write_chosen(pool, selection, output), budget=budget)
     console().print(f"{len(selection.indices)} structures: {output}")

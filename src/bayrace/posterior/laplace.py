@@ -37,7 +37,7 @@ from bayrace.likelihood.evidence import (
     residual_precision,
 )
 from bayrace.models.noise import Lambdas, NoisyModel
-from bayrace.posterior.gaussian.curvature import diagonal_ggn, last_layer_ggn, noise_slopes
+from bayrace.posterior.gaussian.curvature import Probes, diagonal_ggn, last_layer_ggn, noise_slopes
 from bayrace.posterior.gaussian.diagonal import Diagonal, flat
 from bayrace.posterior.gaussian.last_layer import LastLayer, LinearModel, last_layer_places
 from bayrace.posterior.gaussian.observed import Sums, label_sums
@@ -209,8 +209,7 @@ def _diagonal(
         params,
         edge_batches(train, like=params, edges=0),
         lambdas=lambdas,
-        probes=options.probes,
-        seed=options.seed,
+        probes=None if options.probes is None else Probes(options.probes, options.seed),
         forces="forces" in sums,
         stress="stress" in sums,
         progress=progress,

@@ -63,6 +63,15 @@ def common_composition(frames: Sequence[Frame]) -> bytes | None:
     return kind if alike else None
 
 
+@dataclass(frozen=True)
+class Scanning:
+    """How a pool is gone through."""
+
+    over: Over = "mean"  # how numbers of atoms become one of their structure
+    edges: int = 20_000  # neighbour pairs per batch
+    progress: Callable[[int], None] | None = None  # hears of the structures done
+
+
 def scan(
     potential: Potential,
     frames: Iterable[Frame],
@@ -70,9 +79,7 @@ def scan(
     chooser: Acquisition,
     seen: Sequence[Frame],
     kind: bytes | None,
-    over: Over,
-    edges: int,
-    progress: Callable[[int], None] | None = None,
+    how: Scanning,
 ) -> Scan:
     """Look at every frame once.
 
@@ -82,8 +89,8 @@ def scan(
     wants_features = chooser.needs.features or kind is None
     rows: list[_Row] = []
     done = 0
-    for group, prediction in _groups(potential, frames, chooser, edges):
-        measured = {} if prediction is None else chooser.measure(prediction, over=over)
+    for group, prediction in _groups(potential, frames, chooser, how.edges):
+        measured = {} if prediction is None else chooser.measure(prediction, over=how.over)
         rows.append(
             _Row(
                 {name: value.double().numpy(force=True) for name, value in measured.items()},
@@ -93,8 +100,8 @@ def scan(
             )
         )
         done += len(group)
-        if progress is not None:
-            progress(done)
+        if how.progress is not None:
+            how.progress(done)
     known = _described(potential, seen, kind=kind, wants_features=wants_features) if seen else None
     return _joined(rows, known, kind=kind)
 

@@ -11,7 +11,7 @@ the same as one of the training set or one that is chosen already.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -23,8 +23,8 @@ from bayrace.data.frame import DataError, Frame
 from bayrace.potential.potential import Potential
 from bayrace.select.acquire import AcquisitionError, acquisition
 from bayrace.select.acquire.descriptors import nearest
-from bayrace.select.acquire.interface import Array, Over, Pick, Pool
-from bayrace.select.scan import MixedError, Scan, common_composition, scan
+from bayrace.select.acquire.interface import Array, Pick, Pool
+from bayrace.select.scan import MixedError, Scan, Scanning, common_composition, scan
 
 APART = {"distances": 0.02, "features": 0.2}
 """Structures nearer than this are the same: in Å, or in standard deviations of features."""
@@ -69,25 +69,21 @@ def select(
     budget: int,
     seen: Sequence[Frame] = (),
     seed: int = 0,
-    over: Over = "mean",
     apart: float | None = None,
-    edge_budget: int = 20_000,
-    progress: Callable[[int], None] | None = None,
+    scanning: Scanning | None = None,
 ) -> Selection:
     """Choose up to `budget` of the frames by an acquisition, `bayrace.select.acquire`.
 
-    `seen` are the training frames, or any that are as good as labelled; `over` says how BALD and
-    variances of atoms become one number of their structure. `apart` is the least distance between
-    a chosen frame and any known one (default `APART`; 0: only identical ones are left out). Fewer
-    are chosen where no more are left. An iterator of frames cannot be read twice, so it must be of
-    one composition or of several from the beginning; lists have no such limit.
+    `seen` are the training frames, or any that are as good as labelled. `apart` is the least
+    distance between a chosen frame and any known one (default `APART`; 0: only identical ones are
+    left out). Fewer are chosen where no more are left. An iterator of frames cannot be read twice,
+    so it must be of one composition or of several from the beginning; lists have no such limit.
+    `scanning` says how the pool is gone through.
     """
     chooser = acquisition(by)
     if budget < 1:
         raise AcquisitionError(f"budget={budget}: choose at least 1 structure")
-    found = _scanned(
-        potential, frames, by=by, seen=seen, over=over, edges=edge_budget, progress=progress
-    )
+    found = _scanned(potential, frames, by=by, seen=seen, how=scanning or Scanning())
     pool, skipped, least = _prepared(found, potential, apart)
     picks: list[Pick] = []
     gaps: list[float] = []
@@ -107,24 +103,14 @@ def _scanned(
     *,
     by: str,
     seen: Sequence[Frame],
-    over: Over,
-    edges: int,
-    progress: Callable[[int], None] | None,
+    how: Scanning,
 ) -> Scan:
     """What is kept of the pool; by features from the start if distances turn out not to do."""
     once = iter(frames)
     first = next(once, None)
     if first is None:
         raise DataError("no structures to choose from; give a pool of at least 1")
-    look = partial(
-        scan,
-        potential,
-        chooser=acquisition(by),
-        seen=seen,
-        over=over,
-        edges=edges,
-        progress=progress,
-    )
+    look = partial(scan, potential, chooser=acquisition(by), seen=seen, how=how)
     try:
         return look(chain([first], once), kind=common_composition([*seen, first]))
     except MixedError as mixed:

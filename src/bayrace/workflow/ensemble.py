@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,13 @@ from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.fit import Prepared
 from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder
-from bayrace.workflow.member import MemberProgress, finished_potential, load_member, look
+from bayrace.workflow.member import (
+    MemberProgress,
+    SideBySide,
+    finished_potential,
+    load_member,
+    look,
+)
 from bayrace.workflow.train import evaluate_sets, prepare, write_json
 from bayrace.workflow.workers import Board, Job, Outcome, make_crew, work
 
@@ -63,27 +69,23 @@ def train_members(
     config: Config,
     *,
     members: int,
-    workers: int | None = None,
-    pin: bool = True,
+    how: SideBySide | None = None,
     prepared: Prepared | None = None,
     initial: Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    observer: Callable[[Sequence[MemberProgress]], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
 ) -> EnsembleResult:
-    """Train `members` of them, `workers` at a time, and write the folder `config.output`.
+    """Train `members` of them, several at a time, and write the folder `config.output`.
 
     `initial` is the file of an ensemble of as many members, each of which is trained further.
-    With `pin` each worker keeps to its own cores, which is faster unless others use them too.
     A member that fails does not keep the others from being trained and stacked; see
     `result.failed`. EnsembleError if none succeeds. `resume` starts what was not started, continues
-    what was not finished, and leaves the rest; it may also add members. `observer` hears of all
-    members a few times a second. Once `stop` is true they save and end.
+    what was not finished, and leaves the rest; it may also add members.
     """
+    how = how or SideBySide()
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
     config = _as_ensemble(config, members)
-    crew = make_crew(config, members=members, workers=workers, pin=pin)
+    crew = make_crew(config, members=members, workers=how.workers, pin=how.pin)
     start = None if initial is None else load_member(str(initial), members - 1)
     ready = prepared or prepare(config, initial=start)  # kernels are built here, once
     configs = [member_config(config, index, threads=crew.threads) for index in range(members)]
@@ -111,11 +113,11 @@ def train_members(
     board = work(
         jobs,
         crew=crew,
-        watch=lambda board: observer(states(board)),
-        stop=stop,
+        watch=lambda board: how.observer(states(board)),
+        stop=how.stop,
     )
     ended = states(board)
-    observer(ended)
+    how.observer(ended)
     return _conclude(config, ready, ended)
 
 

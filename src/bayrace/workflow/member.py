@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +32,16 @@ class MemberProgress:
     metrics: Mapping[str, float] = field(hash=False)  # of the last validation; see MONITORS
     elapsed: float  # seconds of training, at the end of that epoch
     eta: float | None  # seconds, estimated; None before the first epoch ends
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """How members are trained beside each other, who hears of it and who may end it."""
+
+    workers: int | None = None  # members at a time; None: as many as there are cores for
+    pin: bool = True  # each keeps to its own cores: faster, unless others use them too
+    observer: Callable[[Sequence[MemberProgress]], None] = lambda _: None  # a few times a second
+    stop: Callable[[], bool] = lambda: False  # once it is true they save and end
 
 
 def look(index: int, config: Config, *, pid: int | None, outcome: Outcome | None) -> MemberProgress:

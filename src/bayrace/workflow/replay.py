@@ -19,6 +19,7 @@ from bayrace.data.split import frame_hashes, geometry_fingerprint
 from bayrace.evaluate.metrics.accuracy import accuracy
 from bayrace.potential.potential import Potential
 from bayrace.select.acquire.interface import Over
+from bayrace.select.scan import Scanning
 from bayrace.select.select import LEARNT, select
 from bayrace.workflow.replay_results import (
     NOTHING,
@@ -151,8 +152,8 @@ def choose(
             budget=cell.budget,
             seen=seen,
             seed=cell.seed,
-            over=plan.over,
             apart=plan.apart,
+            scanning=Scanning(over=plan.over),
         )
         if len(selection.indices) < cell.budget:
             raise DataError(

@@ -11,7 +11,7 @@ are taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from bayrace.train.checkpoint import LAST
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
 from bayrace.workflow.folder import ENSEMBLE
-from bayrace.workflow.member import MemberProgress
+from bayrace.workflow.member import SideBySide
 
 TRAIN, VALID = "train.traj", "valid.traj"
 
@@ -40,18 +40,15 @@ def fine_tune(
     tune: TuneConfig,
     folder: str | Path,
     seed: int = 0,
-    workers: int | None = None,
-    pin: bool = True,
-    observer: Callable[[Sequence[MemberProgress]], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
+    how: SideBySide | None = None,
 ) -> Potential | None:
     """The potential of the file `model` after training on `train`, which holds the old data too.
 
-    Works in `folder`, where an interrupted call is continued; None if `stop` ended it. Members of
-    an ensemble are trained in processes of their own, `workers` at a time. Other posteriors are
+    Works in `folder`, where an interrupted call is continued; None if `how.stop` ended it. Members
+    of an ensemble are trained in processes of their own, side by side. Other posteriors are
     trained from their mean weights and fitted anew. A calibration is dropped: fit another.
     """
-    model, folder = Path(model), Path(folder)
+    model, folder, how = Path(model), Path(folder), how or SideBySide()
     potential = Potential.load(model)
     old = np.isin(frame_hashes(train), potential.frames.get("train", ()))
     if not (folder / TRAIN).is_file():
@@ -63,19 +60,16 @@ def fine_tune(
         result = train_members(
             config,
             members=potential.posterior.samples,
-            workers=workers,
-            pin=pin,
+            how=how,
             initial=None if afresh else model,
             resume=(folder / "run" / ENSEMBLE).is_file(),
-            observer=observer,
-            stop=stop,
         )
         return result.potential
     single = run.train(
         config,
         initial=None if afresh else potential,
         resume=(folder / "run" / LAST).is_file(),
-        stop=stop,
+        stop=how.stop,
     )
     return None if single.fit.reason == "interrupted" else single.potential
 

@@ -20,6 +20,7 @@ from bayrace.models.noise import NO_NOISE, Lambdas, NoiseSpec, NoisyModel, noise
 from bayrace.models.pair import PairModel
 from bayrace.models.race.network import Race
 from bayrace.posterior.gaussian.curvature import (
+    Probes,
     diagonal_ggn,
     last_layer_ggn,
     leaves_of,
@@ -166,7 +167,8 @@ def test_enough_probes_are_exact_and_seeds_repeat() -> None:
     batches = one_by_one(dataset(model, [labelled(3), labelled(4)]))
 
     def run(probes: int | None, seed: int = 0) -> torch.Tensor:
-        found = diagonal_ggn(model, params, batches, lambdas=LAMBDAS, probes=probes, seed=seed)
+        signs = None if probes is None else Probes(probes, seed)
+        found = diagonal_ggn(model, params, batches, lambdas=LAMBDAS, probes=signs)
         return found["forces"]["weights"]
 
     assert torch.equal(run(15), run(None))

@@ -10,6 +10,7 @@ mean of (JᵀΛ^½s)² over signs s is the same sum, with a relative error of at
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,14 +25,21 @@ from bayrace.posterior.gaussian.last_layer import feature_derivatives, structure
 from bayrace.posterior.gaussian.observed import observe
 
 
+@dataclass(frozen=True)
+class Probes:
+    """Random sign vectors in place of all rows of a batch."""
+
+    count: int
+    seed: int = 0
+
+
 def diagonal_ggn(
     model: NoisyModel,
     params: Params,
     data: Iterable[tuple[GraphBatch, Labels]],
     *,
     lambdas: Lambdas,
-    probes: int | None,
-    seed: int = 0,
+    probes: Probes | None,
     forces: bool = True,
     stress: bool = False,
     progress: Callable[[int], None] | None = None,
@@ -39,10 +47,11 @@ def diagonal_ggn(
     """Diagonal of JᵀΛJ for each of energy, forces and stress, shaped like the weights, float64.
 
     Λ is the precision of the model's noise, else 1: multiply by the precision you know of. `probes`
-    random sign vectors stand for the rows of each batch; None takes every row. A backward pass runs
+    stand for the rows of each batch; None takes every row. A backward pass runs
     through the whole batch, so give batches of one structure. `progress` hears the batches done.
     """
-    signs = torch.Generator().manual_seed(seed)
+    signs = torch.Generator().manual_seed(probes.seed if probes else 0)
+    count = probes.count if probes else None
     total: dict[str, Params] = {}
     for done, (batch, labels) in enumerate(data, start=1):
         leaves = leaves_of(params)
@@ -51,7 +60,7 @@ def diagonal_ggn(
         for name, seen in observe(model, outputs, batch, labels, lambdas=lambdas).items():
             with torch.enable_grad():
                 values = seen.rows(getattr(outputs, name)).flatten()
-            squares = sum_of_squares(values, leaves, probes=probes, signs=signs)
+            squares = sum_of_squares(values, leaves, probes=count, signs=signs)
             kept = total.setdefault(name, {key: torch.zeros_like(v) for key, v in squares.items()})
             for key, value in squares.items():
                 kept[key] += value

@@ -24,6 +24,7 @@ from bayrace.label.label import Labelling, label_frames
 from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
 from bayrace.report.round import Round, Shown
+from bayrace.select.scan import Scanning
 from bayrace.select.select import Selection, select
 from bayrace.workflow.loop.bench import CHOSEN, JUDGED, LABELLED, TRAIN, Bench
 from bayrace.workflow.loop.learn import errors
@@ -63,8 +64,8 @@ def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
         budget=budget,
         seen=[*train, *valid, *_failed(bench, number)],
         seed=bench.seed(number),
-        over=config.over,
         apart=config.apart,
+        scanning=Scanning(over=config.over),
     )
     write_frames(folder / CHOSEN, [pool[place] for place in selection.indices])
     chosen = _described(selection, runs)

@@ -19,6 +19,7 @@ from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
 from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.loop.bench import MODEL, TRAIN, VALID, Bench
+from bayrace.workflow.member import SideBySide
 from bayrace.workflow.tune import fine_tune, training_frames
 
 
@@ -48,6 +49,7 @@ def tune(bench: Bench, number: int) -> dict[str, Any]:
     if not any((folder / "run" / marker).is_file() for marker in (ENSEMBLE, LAST)):
         shutil.rmtree(folder / "run", ignore_errors=True)  # killed before there was anything
     with stop_on_signals() as stop:
+        how = SideBySide(config.workers, config.pin, bench.watch.members, stop)
         potential = fine_tune(
             bench.model(number - 1),
             train,
@@ -55,10 +57,7 @@ def tune(bench: Bench, number: int) -> dict[str, Any]:
             tune=config.tune,
             folder=folder,
             seed=bench.seed(number),
-            workers=config.workers,
-            pin=config.pin,
-            observer=bench.watch.members,
-            stop=stop,
+            how=how,
         )
     if potential is None:
         raise KeyboardInterrupt
@@ -109,12 +108,9 @@ def _trained(bench: Bench) -> Potential:
             several = train_members(
                 config,
                 members=config.posterior.ensemble.members,
-                workers=bench.config.workers,
-                pin=bench.config.pin,
+                how=SideBySide(bench.config.workers, bench.config.pin, bench.watch.members, stop),
                 resume=resume,
                 overwrite=not resume,
-                observer=bench.watch.members,
-                stop=stop,
             )
             potential = several.potential
         else:
