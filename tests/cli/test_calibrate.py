@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from bayrace.calibrate.scale import robust_scale
 from bayrace.data.frame import frame_from_atoms
+from bayrace.likelihood.robust import robust_scale
 from bayrace.potential.potential import Potential
 
 

@@ -20,6 +20,7 @@ from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.data.frame import Frame
 from bayrace.data.labels import label_arrays
 from bayrace.data.split import fingerprint
+from bayrace.likelihood.robust import robust_scale
 
 Array = NDArray[np.float64]
 
@@ -129,9 +130,7 @@ def _errors(z: Array, owner: NDArray[np.int64]) -> _Errors:
 def _fitted_forces(errors: _Errors, method: str, atoms: _Atoms) -> Recalibration | None:
     """Methods that tell atoms apart; the others treat forces like all quantities."""
     if errors.z.size and method == "scale-element":
-        return _with_interval(
-            scale.fit(errors.z, numbers=atoms.numbers), errors, scale.robust_scale
-        )
+        return _with_interval(scale.fit(errors.z, numbers=atoms.numbers), errors, robust_scale)
     if errors.z.size and method == "power":
         return power.fit(errors.z, atoms.level)
     return _fitted(errors, method, scalar=False)
@@ -147,7 +146,7 @@ def _fitted(errors: _Errors, method: str, *, scalar: bool) -> Recalibration | No
     elif method == "scale-rms":
         found, estimate = scale.fit(errors.z, robust=False), root_mean_square
     else:
-        found, estimate = scale.fit(errors.z), scale.robust_scale
+        found, estimate = scale.fit(errors.z), robust_scale
     return _with_interval(found, errors, estimate)
 
 

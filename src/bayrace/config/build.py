@@ -17,6 +17,7 @@ from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
 from bayrace.models.noise import Lambdas, NoiseSpec
 from bayrace.models.race.spec import RaceSpec
+from bayrace.posterior.distance import DistanceOptions
 from bayrace.posterior.ivon import IvonOptions
 from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.posterior.llpr import LlprOptions
@@ -121,6 +122,11 @@ def laplace_options(config: Config) -> LaplaceOptions:
     return LaplaceOptions(
         **config.posterior.laplace.model_dump(), stress=config.loss.stress > 0, seed=config.seed
     )
+
+
+def distance_options(config: Config) -> DistanceOptions:
+    """How distances become variances."""
+    return DistanceOptions(**config.posterior.distance.model_dump())
 
 
 def llpr_options(config: Config) -> LlprOptions:

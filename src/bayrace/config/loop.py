@@ -209,7 +209,8 @@ class LoopConfig(Section):
     def training(self, output: str) -> Config:
         """The configuration of the first training."""
         sections = {name: getattr(self, name).model_dump(mode="json") for name in TRAINING}
-        return make_config({"seed": self.seed, "output": output, **sections}, source="loop")
+        first = {"seed": self.seed, "output": output, "calibrate": self.calibrate}
+        return make_config({**first, **sections}, source="loop")
 
 
 def dynamics_settings(config: ExploreConfig, *, seed: int) -> DynamicsSettings:

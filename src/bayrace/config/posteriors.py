@@ -9,8 +9,24 @@ from pydantic import Field
 
 from bayrace.config.section import Section
 
-Kind = Literal["point", "ensemble", "swag", "ivon", "laplace", "llpr", "shallow"]
+Kind = Literal["distance", "point", "ensemble", "swag", "ivon", "laplace", "llpr", "shallow"]
 _Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class DistanceConfig(Section):
+    """How far environments are from those of the training data: no retraining, no extra passes."""
+
+    power: float = Field(
+        default=1.25,
+        ge=1,
+        le=2,
+        description="Variances grow with this power of the squared distance from the data.",
+    )
+    regularisation: float = Field(
+        default=1e-6,
+        gt=0,
+        description="Least variance of a feature that counts, in units of the mean of all.",
+    )
 
 
 class EnsembleConfig(Section):
@@ -133,11 +149,13 @@ class PosteriorConfig(Section):
     """A distribution over weights; `posterior: llpr` is short for its kind."""
 
     kind: Kind = Field(
-        default="point",
-        description="point: none. ensemble: several trainings. swag: tail of the training. ivon: "
+        default="distance",
+        description="distance: how far atoms are from the training data, by what the network has "
+        "learnt. point: none. ensemble: several trainings. swag: tail of the training. ivon: "
         "variational training. laplace, llpr: after training. shallow: members share all but the "
         "last layer.",
     )
+    distance: DistanceConfig = Field(default=DistanceConfig(), description="kind distance.")
     ensemble: EnsembleConfig = Field(default=EnsembleConfig(), description="kind ensemble.")
     swag: SwagConfig = Field(default=SwagConfig(), description="kind swag.")
     ivon: IvonConfig = Field(default=IvonConfig(), description="kind ivon.")

@@ -39,6 +39,8 @@ def fill_run(raw: Any) -> Any:
         given = filled.get(section, {})
         if isinstance(given, Mapping):
             filled[section] = preset_values(name, section) | dict(given)
+    if isinstance(name, str) and "calibrate" in PRESETS.get(name, {}):
+        filled.setdefault("calibrate", PRESETS[name]["calibrate"])
     posterior = named_kind(filled.get("posterior", {}))
     if isinstance(posterior, Mapping):
         filled["posterior"] = _beneath(preset_values(name, "posterior"), posterior)

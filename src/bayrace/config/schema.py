@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from bayrace.calibrate.methods import Method
 from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Validation
 from bayrace.config.posteriors import PosteriorConfig, named_kind
 from bayrace.config.presets import Preset, fill_model, fill_run
@@ -295,6 +296,11 @@ class Config(Section):
     train: TrainConfig = Field(default=TrainConfig(), description="How it is minimised.")
     posterior: Annotated[PosteriorConfig, BeforeValidator(named_kind)] = Field(
         default=PosteriorConfig(), description="Distribution over weights."
+    )
+    calibrate: Literal[Method, "none"] = Field(
+        default="scale",
+        description="Make σ agree with the errors on the validation set after training; none: "
+        "leave it as it is.",
     )
 
     _fill = model_validator(mode="before")(fill_run)

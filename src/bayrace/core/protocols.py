@@ -117,6 +117,15 @@ class Noisy(Protocol):
 
 
 @runtime_checkable
+class NoiseScaled(Protocol):
+    """A posterior that found how much of the network's own noise is real."""
+
+    def noise_scale(self) -> Mapping[str, float]:
+        """Factors of the aleatoric variances of "energy", "forces" and "stress", where known."""
+        ...
+
+
+@runtime_checkable
 class ClosedForm(Protocol):
     """A posterior whose predictive variances need no samples; its one sample is the mean."""
 

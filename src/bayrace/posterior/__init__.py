@@ -7,6 +7,7 @@ from typing import Any
 
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
+from bayrace.posterior.distance import Distance
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.posterior.ivon import Ivon
 from bayrace.posterior.laplace import Laplace
@@ -16,7 +17,7 @@ from bayrace.posterior.shallow import Shallow
 from bayrace.posterior.swag import Swag
 
 POSTERIORS: dict[str, type[Posterior]] = {
-    kind.name: kind for kind in (Point, Ensemble, Swag, Ivon, Laplace, Llpr, Shallow)
+    kind.name: kind for kind in (Point, Ensemble, Swag, Ivon, Laplace, Llpr, Shallow, Distance)
 }
 """By the name in files and configurations."""
 

@@ -18,7 +18,7 @@ from bayrace.calibrate.calibration import Calibration
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Params
 from bayrace.core.prediction import Prediction
-from bayrace.core.protocols import ClosedForm, Noisy, Posterior, Shifted
+from bayrace.core.protocols import ClosedForm, NoiseScaled, Noisy, Posterior, Shifted
 from bayrace.data.check import check_frame
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, frame_from_atoms
@@ -30,7 +30,7 @@ from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED
 from bayrace.potential import artifact
 from bayrace.potential.artifact import COPY, Contents, PotentialError
-from bayrace.predict.moments import concatenate, with_label_noise
+from bayrace.predict.moments import concatenate, with_label_noise, with_scaled_noise
 from bayrace.predict.predict import Uncertainty, predict, predict_frames, reference_tensor
 from bayrace.train import checkpoint
 
@@ -183,6 +183,8 @@ class Potential:
         """With the noise that only the posterior knows, and calibrated."""
         if isinstance(self.posterior, Noisy):
             prediction = with_label_noise(prediction, self.posterior.label_noise())
+        if isinstance(self.posterior, NoiseScaled):
+            prediction = with_scaled_noise(prediction, self.posterior.noise_scale())
         if self.calibration is None or not calibrated:
             return prediction
         return self.calibration.apply(prediction, numbers)

@@ -6,6 +6,7 @@ mixture's own);  total = their sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -114,6 +115,22 @@ def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Pred
         # all samples share it, where it is the only noise
         log = noise_variance.log() if scalar else log_determinant(noise_variance)
         changes[name] = replace(value, aleatoric=noise_variance, log_aleatoric=log)
+    return replace(prediction, **changes)
+
+
+def with_scaled_noise(prediction: Prediction, factors: Mapping[str, float]) -> Prediction:
+    """The same with aleatoric variances multiplied by these factors, above 0, by quantity."""
+    changes: dict[str, Any] = {}
+    for name, factor in factors.items():
+        value: Uncertain | None = getattr(prediction, name)
+        if value is None or value.log_aleatoric is None:  # no noise is predicted
+            continue
+        components = 1 if value.aleatoric.shape == value.mean.shape else value.mean.shape[-1]
+        changes[name] = replace(
+            value,
+            aleatoric=value.aleatoric * factor,
+            log_aleatoric=value.log_aleatoric + components * math.log(factor),
+        )
     return replace(prediction, **changes)
 
 

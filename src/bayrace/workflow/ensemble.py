@@ -26,6 +26,7 @@ from bayrace.evaluate.evaluation import Evaluation
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
+from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import Prepared
 from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder
 from bayrace.workflow.member import (
@@ -124,7 +125,7 @@ def train_members(
 def _as_ensemble(config: Config, members: int) -> Config:
     """The configuration with the posterior it is trained to, which is no other."""
     kind = config.posterior.kind
-    if kind not in ("point", "ensemble"):
+    if kind not in ("point", "distance", "ensemble"):
         raise ConfigError(
             f"posterior: {kind} cannot have members that are trained apart; leave --members out, "
             "or set posterior: ensemble"
@@ -149,6 +150,7 @@ def member_config(config: Config, index: int, *, threads: int | None) -> Config:
             "posterior": config.posterior.model_copy(
                 update={"kind": "point", "ensemble": EnsembleConfig()}
             ),
+            "calibrate": "none",  # σ is that of all members
         }
     )
 
@@ -284,6 +286,7 @@ def _conclude(
         if member.state == "finished"
     ]
     potential = stack(config, potentials, failed=[member.index for member in failed])
+    potential = calibrated(potential, ready.splits.valid, method=config.calibrate)
     potential.save(folder / MODEL)
     evaluations = evaluate_sets(potential, ready.splits.test)
     write_json(folder / TEST, evaluations)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bayrace.config import Config, ConfigError
 from bayrace.config.build import (
+    distance_options,
     ivon_options,
     lambdas,
     laplace_options,
@@ -25,7 +26,7 @@ from bayrace.core.protocols import Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.data.read import Frame
 from bayrace.models.race.network import Race
-from bayrace.posterior import ivon, laplace, llpr, swag
+from bayrace.posterior import distance, ivon, laplace, llpr, swag
 from bayrace.posterior.point import Point
 from bayrace.posterior.settle import Settling, settle
 from bayrace.posterior.shallow import Shallow
@@ -151,6 +152,16 @@ def _attached(config: Config, ready: Prepared, params: Params, watch: Watch) -> 
     kind, weights = config.posterior.kind, lambdas(config.loss)
     if kind == "shallow":
         return Shallow.of(ready.model, params, energy_weight=weights.energy)
+    if kind == "distance":
+        return distance.fit(
+            ready.model,
+            params,
+            ready.train,
+            ready.valid,
+            options=distance_options(config),
+            lambdas=weights,
+            progress=watch.progress,
+        )
     if kind == "llpr":
         return llpr.fit(
             ready.model,
@@ -172,6 +183,6 @@ def _attached(config: Config, ready: Prepared, params: Params, watch: Watch) -> 
             progress=watch.progress,
         )
     raise ConfigError(
-        f"posterior: {kind} cannot be fitted to trained weights; use swag, ivon, laplace or llpr, "
-        "or train an ensemble with `bayrace train --members 5`"
+        f"posterior: {kind} cannot be fitted to trained weights; use distance, llpr, laplace, swag "
+        "or ivon, or train an ensemble with `bayrace train --members 5`"
     )

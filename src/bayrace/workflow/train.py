@@ -38,6 +38,7 @@ from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import write_atomically
 from bayrace.train.loop import Event, FitResult, fit
 from bayrace.train.refit import refit_noise
+from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import (
     Prepared,
     Splits,
@@ -88,6 +89,8 @@ def train(
         config, ready, folder, start=start, resume=resume, watch=watch
     )
     potential = make_potential(config, ready, fitted, posterior)
+    if fitted.reason != "interrupted":
+        potential = calibrated(potential, ready.splits.valid, method=config.calibrate)
     potential.save(folder / MODEL)
     evaluations: tuple[Evaluation, ...] = ()
     if fitted.reason != "interrupted":
@@ -131,7 +134,8 @@ def _train_posterior(
     fitted = _with_refitted_noise(config, ready, fitted, watch)
     if kind == "point" or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
-    make_potential(config, ready, fitted, Point(fitted.params)).save(folder / POINT)
+    if kind != "distance":  # which keeps the network as it is
+        make_potential(config, ready, fitted, Point(fitted.params)).save(folder / POINT)
     if recorder is not None:
         return recorded_swag(config, ready, recorder, watch=watch), fitted
     posterior, tail = fit_posterior(
@@ -175,9 +179,9 @@ def refit(
     """The potential with the posterior `config.posterior` fitted to its weights and data.
 
     What trains (SWAG, IVON) does so in `folder`. None if `watch.stop` ended it; resume it then. A
-    calibration belongs to the posterior it was fitted to, and is dropped.
+    calibration belongs to the posterior it was fitted to, and is fitted anew.
     """
-    if potential.posterior.name != "point":
+    if potential.posterior.name not in ("point", "distance", "llpr"):
         raise ConfigError(
             f"posterior: this potential already has {potential.posterior.name}; give the file of "
             f"one network, {POINT} beside it or a member's {MODEL}"
@@ -192,20 +196,21 @@ def refit(
     posterior, tail = fit_posterior(
         config,
         ready,
-        potential.posterior.tensors(),
+        _mean_weights(potential, str(potential.device)),
         folder=folder,
         resume=resume,
         watch=watch or Watch(),
     )
     if tail is not None and tail.reason == "interrupted":
         return None
-    return replace(
+    fitted = replace(
         potential,
         posterior=posterior,
         config=config.model_dump(mode="json"),
         calibration=None,
         frames=seen_frames(ready.splits),
     )
+    return calibrated(fitted, ready.splits.valid, method=config.calibrate)
 
 
 def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:

@@ -88,7 +88,7 @@ def tuning_config(
             f"the potential does not say how it was trained: {', '.join(missing)} missing; "
             "fine-tune one that `bayrace train` wrote"
         )
-    raw |= {"seed": seed, "output": str(folder)}
+    raw |= {"seed": seed, "output": str(folder), "calibrate": "none"}
     references = {symbols_of([z]): energy for z, energy in potential.references.items()}
     raw["data"] = {
         "train": str(folder.parent / TRAIN),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-Preset = dict[str, dict[str, Any]]
+Preset = dict[str, Any]
 
 
 def _both(channels: int, degrees: int) -> str:
@@ -79,6 +79,7 @@ _PAPER_TRAIN: dict[str, Any] = {
 }
 
 _PAPER_POSTERIOR: dict[str, Any] = {  # what each kind is, where the user asks for one
+    "kind": "point",
     "ensemble": {"members": 10},
     "swag": {"scaling": "paper", "samples": 30},
     "ivon": {
@@ -108,6 +109,7 @@ def _paper(
         "loss": _PAPER_LOSS | {"kind": kind, "forces": forces},
         "train": _PAPER_TRAIN | {"batch_size": batch, "max_epochs": epochs, "lr": lr},
         "posterior": _PAPER_POSTERIOR,
+        "calibrate": "none",
     }
 
 

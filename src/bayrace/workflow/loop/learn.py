@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from bayrace.calibrate.fit import fit_calibration
-from bayrace.data.frame import Frame
-from bayrace.data.split import frame_hashes
 from bayrace.data.write import write_frames
 from bayrace.evaluate.evaluation import Evaluation, evaluate
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.train.signals import stop_on_signals
 from bayrace.workflow import train as run
+from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.ensemble import train_members
 from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.loop.bench import MODEL, TRAIN, VALID, Bench
@@ -83,19 +79,6 @@ def errors(evaluation: Evaluation) -> dict[str, float | None]:
         found[f"{name}_mae"] = None if measured is None else measured.mae
         found[f"{name}_std"] = getattr(evaluation, name).spread()
     return found
-
-
-def calibrated(potential: Potential, valid: Sequence[Frame], *, method: str) -> Potential:
-    """The potential with σ fitted to its errors on the validation set."""
-    if method == "none":
-        return potential
-    stress = any(frame.stress is not None and frame.pbc.all() for frame in valid)
-    raw = potential.predict_frames(valid, stress=stress, calibrated=False)
-    return replace(
-        potential,
-        calibration=fit_calibration(raw, method=method),
-        frames={**potential.frames, "calibration": frame_hashes(valid)},
-    )
 
 
 def _trained(bench: Bench) -> Potential:
