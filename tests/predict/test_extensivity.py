@@ -72,7 +72,7 @@ def test_noise_of_independent_cells_grows_as_the_root_of_their_size(make_potenti
     assert float(per_root[0].std() / per_root[0].mean()) > 3e-3  # the cells do differ
 
 
-@pytest.mark.parametrize("label", ["ensemble", "swag", "llpr", "shallow"])
+@pytest.mark.parametrize("label", ["ensemble", "swag", "llpr", "shallow", "distance"])
 def test_replicas_repeat_one_error(make_potential: Make, label: str) -> None:
     """Epistemic σ ∝ N: the weights are wrong in the same way everywhere. Aleatoric: ∝ √N."""
     potential = potential_of(make_potential, label)

@@ -20,6 +20,12 @@ def preset_values(name: object, section: str) -> dict[str, Any]:
     return dict(PRESETS[name].get(section, {}))
 
 
+def plain_values(name: object) -> dict[str, Any]:
+    """What a preset says outside of sections."""
+    values = PRESETS.get(name, {}) if isinstance(name, str) else {}
+    return {key: value for key, value in values.items() if not isinstance(value, Mapping)}
+
+
 def fill_model(raw: Any) -> Any:
     """The raw model section with everything left out taken from its preset."""
     if not isinstance(raw, Mapping):
@@ -39,8 +45,7 @@ def fill_run(raw: Any) -> Any:
         given = filled.get(section, {})
         if isinstance(given, Mapping):
             filled[section] = preset_values(name, section) | dict(given)
-    if isinstance(name, str) and "calibrate" in PRESETS.get(name, {}):
-        filled.setdefault("calibrate", PRESETS[name]["calibrate"])
+    filled = plain_values(name) | filled
     posterior = named_kind(filled.get("posterior", {}))
     if isinstance(posterior, Mapping):
         filled["posterior"] = _beneath(preset_values(name, "posterior"), posterior)

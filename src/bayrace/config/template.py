@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from bayrace.config.presets import DEFAULT_PRESET, PRESET_NAMES, preset_values
+from bayrace.config.presets import DEFAULT_PRESET, PRESET_NAMES, plain_values, preset_values
 from bayrace.config.schema import Config
 
 _EXAMPLES = {"train": "train.xyz"}
@@ -27,7 +27,7 @@ def template(preset: str = DEFAULT_PRESET) -> str:
     if preset not in PRESET_NAMES:
         raise ValueError(f"preset {preset!r} is unknown; use one of {', '.join(PRESET_NAMES)}")
     head = "# Configuration of a bayrace training run: bayrace train THIS_FILE\n"
-    return head + "\n".join(_section(Config, {}, preset, indent="")) + "\n"
+    return head + "\n".join(_section(Config, plain_values(preset), preset, indent="")) + "\n"
 
 
 def _section(

@@ -22,7 +22,7 @@ Array = NDArray[np.float64]
 _LIMIT = 2.5  # k
 _STEPS = 1000  # at most; it converges like 0.08ⁿ for Gaussian errors
 _FREEDOM = 4.0  # of Student's t, by whose likelihood shares are judged
-_SHARES = (0.01, 0.02, 0.05, *(k / 20 for k in range(2, 20)), 0.99)
+_SHARES = (0.001, 0.003, 0.01, 0.03, *(k / 20 for k in range(1, 20)), 0.99)
 
 
 def robust_scale(z: Array) -> float:

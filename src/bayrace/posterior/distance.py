@@ -293,7 +293,7 @@ def _whitened(seen: _Seen, regularisation: float) -> tuple[Tensor, Tensor]:
     floor = regularisation * values.clamp(min=0).mean(-1, keepdim=True)
     spread = values.clamp(min=0) + floor
     white = vectors / spread.sqrt()[:, None, :]
-    usual = (values.clamp(min=0) / spread).sum(-1)  # ⟨m⟩ over the training atoms
+    usual = (values.clamp(min=0) / spread).sum(-1)  # ⟨m⟩ of training atoms and borrowed ones
     return centre, white / usual.clamp(min=1e-300).sqrt()[:, None, None]
 
 

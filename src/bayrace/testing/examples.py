@@ -12,6 +12,7 @@ import torch
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
 from bayrace.models.race.network import Race
+from bayrace.posterior.distance import Distance
 from bayrace.posterior.ensemble import Ensemble
 from bayrace.posterior.gaussian.diagonal import Diagonal
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
@@ -57,6 +58,24 @@ def _last_layer(model: Race, params: Params) -> LastLayer:
     return LastLayer(params, places, (normal * _STEP / size**0.5).to(places.device))
 
 
+def _distance(model: Race, params: Params) -> Distance:
+    last = _last_layer(model, params)
+    kinds, size = len(model.elements), len(last.places)
+    generator = torch.Generator().manual_seed(1)
+    normal = torch.randn(kinds, size, size + 1, generator=generator, dtype=torch.float64)
+    normal = normal.to(last.factor)
+    return Distance(
+        last,
+        normal[:, :, -1],
+        normal[:, :, :-1] / size**0.5,
+        _STEP**2 * torch.arange(1, kinds + 1, dtype=torch.float64, device=last.factor.device),
+        stress_scale=_STEP**2,
+        power=1.25,
+        energy_modelled=True,
+        noise={"energy": 0.5, "forces": 0.25, "stress": 2.0},
+    )
+
+
 def _moved(params: Params, seed: int) -> Params:
     generator = torch.Generator().manual_seed(seed)
     return {
@@ -76,6 +95,7 @@ EXAMPLES: dict[str, Example] = {
     "laplace, last layer, sampled": lambda m, p: Laplace(_last_layer(m, p), _SAMPLES, {}),
     "laplace, last layer, glm": lambda m, p: LinearisedLaplace(_last_layer(m, p), 1, {}),
     "llpr": lambda m, p: Llpr(_last_layer(m, p), 1.0, 1e-6, alpha_forces=1.0, alpha_stress=1.0),
+    "distance": lambda m, p: _distance(m, p),
     "shallow": lambda m, p: Shallow.of(m, p, energy_weight=1.0),  # of a network with members
 }
 """By a label that begins with the name; each makes a posterior from a network and its weights."""
