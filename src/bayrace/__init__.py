@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,37 @@ except PackageNotFoundError:  # a source tree that was not installed
 
 # Loaded on first use: torch takes seconds to import, `bayrace --help` should not.
 _LAZY = {"Calculator": "bayrace.deploy.ase", "Potential": "bayrace.potential.potential"}
+
+_MOVED = {  # modules of the first drafts of 0.1, and where their contents are
+    "active": "bayrace.simulate, bayrace.select and bayrace.label",
+    "artifact": "bayrace.potential.artifact",
+    "data.cache": "bayrace.data.dataset",
+    "ensemble": "bayrace.workflow.ensemble",
+    "fitting": "bayrace.workflow.fit",
+    "loop": "bayrace.workflow.loop",
+    "metrics": "bayrace.evaluate.metrics",
+    "model": "bayrace.models and bayrace.posterior.gaussian",
+    "moments": "bayrace.predict.moments",
+    "report.comparison": "bayrace.evaluate.comparison",
+    "report.evaluation": "bayrace.evaluate.evaluation",
+    "report.judged": "bayrace.evaluate.judged",
+    "run": "bayrace.workflow.train",
+    "tuning": "bayrace.workflow.tune",
+    "types": "bayrace.core",
+    "units": "bayrace.core.units",
+}
+
+
+class _Moved(MetaPathFinder):
+    """Asked last, for modules that nobody found: says where those that moved are."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        for old, new in _MOVED.items():
+            if f"{fullname}.".startswith(f"{__name__}.{old}."):
+                raise ModuleNotFoundError(f"{fullname} has moved: see {new}")
+
+
+sys.meta_path.append(_Moved())
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from rich.table import Table
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 from bayrace.cli.train import Override
 from bayrace.system.process import settle
-from bayrace.workflow.loop.watch import Watch
+from bayrace.workflow.loop.watch import LoopWatch
 
 if TYPE_CHECKING:
     from bayrace.config.loop import LoopConfig
@@ -159,7 +159,7 @@ def _milli(value: float | None) -> str:
     return "–" if value is None else f"{1000 * value:.1f}"
 
 
-class Lines(Watch):
+class Lines(LoopWatch):
     """A line for each step, a table for each round, and signs of life in long steps.
 
     On a terminal those are a line that changes, elsewhere a new one now and then.

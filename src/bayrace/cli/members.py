@@ -26,7 +26,7 @@ from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import EnsembleResult
 from bayrace.workflow.folder import MODEL
 from bayrace.workflow.member import MemberProgress, SideBySide
-from bayrace.workflow.workers import make_crew
+from bayrace.workflow.workers import place_members
 
 Observer = Callable[[Sequence[MemberProgress]], None]
 _COLUMNS = ("member", "state", "epoch", "energy meV", "forces meV/Å", "elapsed", "eta")
@@ -52,11 +52,11 @@ def run_members(
             raise ConfigError("--workers is for ensembles; say how many members with --members 8")
         count = config.posterior.ensemble.members
     ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
-    crew = make_crew(config, members=count, workers=workers, pin=pin)
+    placement = place_members(config, members=count, workers=workers, pin=pin)
     prepared = run.prepare(config)
     describe(config, prepared, out)
-    threads = "" if crew.threads is None else f", {crew.threads} thread(s) each"
-    out.print(f"       {count} members, {len(crew.slots)} at a time{threads}")
+    threads = "" if placement.threads is None else f", {placement.threads} thread(s) each"
+    out.print(f"       {count} members, {len(placement.slots)} at a time{threads}")
     with stop_on_signals() as stop, members_display(out) as observer:
         result = ensemble.train_members(
             config,

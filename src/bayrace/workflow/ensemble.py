@@ -37,7 +37,7 @@ from bayrace.workflow.member import (
     look,
 )
 from bayrace.workflow.train import evaluate_sets, prepare, write_json
-from bayrace.workflow.workers import Board, Job, Outcome, make_crew, work
+from bayrace.workflow.workers import Job, Outcome, Standing, place_members, train_jobs
 
 _log = logging.getLogger(__name__)
 
@@ -86,10 +86,10 @@ def train_members(
     how = how or SideBySide()
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
     config = _as_ensemble(config, members)
-    crew = make_crew(config, members=members, workers=how.workers, pin=how.pin)
+    placement = place_members(config, members=members, workers=how.workers, pin=how.pin)
     start = None if initial is None else load_member(str(initial), members - 1)
     ready = prepared or prepare(config, initial=start)  # kernels are built here, once
-    configs = [member_config(config, index, threads=crew.threads) for index in range(members)]
+    configs = [member_config(config, index, threads=placement.threads) for index in range(members)]
     done = _finished(configs, ready) if resume else {}
     _make_folder(config, members, resume=resume)
     jobs = [
@@ -104,20 +104,20 @@ def train_members(
     ]
     earlier = dict.fromkeys(done, Outcome("finished"))
 
-    def states(board: Board) -> tuple[MemberProgress, ...]:
-        outcomes = earlier | board.outcomes
+    def states(standing: Standing) -> tuple[MemberProgress, ...]:
+        outcomes = earlier | standing.outcomes
         return tuple(
-            look(index, each, pid=board.running.get(index), outcome=outcomes.get(index))
+            look(index, each, pid=standing.running.get(index), outcome=outcomes.get(index))
             for index, each in enumerate(configs)
         )
 
-    board = work(
+    standing = train_jobs(
         jobs,
-        crew=crew,
-        watch=lambda board: how.observer(states(board)),
+        placement=placement,
+        watch=lambda standing: how.observer(states(standing)),
         stop=how.stop,
     )
-    ended = states(board)
+    ended = states(standing)
     how.observer(ended)
     return _conclude(config, ready, ended)
 

@@ -1,8 +1,8 @@
 """One training run, from a configuration to a potential: what `bayrace train` does, in Python.
 
-    from bayrace.workflow import train as run
     from bayrace.config import load_config
-    result = run.train(load_config("config.yaml"))
+    from bayrace.workflow.train import train
+    result = train(load_config("config.yaml"))
     result.potential.predict(atoms)
 
 What its folder holds is told in bayrace.workflow.folder. Several members in one folder are the

@@ -51,7 +51,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Crew:
+class Placement:
     """How members are spread over the machine."""
 
     slots: tuple[tuple[int, ...], ...]  # cores of each worker; () leaves it to the system
@@ -59,27 +59,27 @@ class Crew:
 
 
 @dataclass
-class Board:
-    """What is known of the members; `work` keeps it up to date."""
+class Standing:
+    """What is known of the members; `train_jobs` keeps it up to date."""
 
     running: dict[int, int] = field(default_factory=dict)  # process id by member
     outcomes: dict[int, Outcome] = field(default_factory=dict)  # by member
 
 
-def work(
+def train_jobs(
     jobs: Sequence[Job],
     *,
-    crew: Crew,
-    watch: Callable[[Board], None],
+    placement: Placement,
+    watch: Callable[[Standing], None],
     stop: Callable[[], bool],
-) -> Board:
-    """Train the members, one per worker of the crew at a time.
+) -> Standing:
+    """Train the members, one per worker of the placement at a time.
 
-    `watch` hears of the board a few times a second. Once `stop` is true no member starts, and
+    `watch` hears of the standing a few times a second. Once `stop` is true no member starts, and
     those at work are asked to save and end. Jobs that were never started have no outcome.
     """
-    waiting, board = deque(jobs), Board()
-    workers: list[_Worker | None] = [None] * len(crew.slots)
+    waiting, standing = deque(jobs), Standing()
+    workers: list[_Worker | None] = [None] * len(placement.slots)
     stopping = False
     try:
         while any(workers) or (waiting and not stopping):
@@ -89,23 +89,25 @@ def work(
                     busy.process.terminate()
             for slot, worker in enumerate(workers):
                 if worker is not None and worker.process.poll() is not None:
-                    board.outcomes[worker.index] = worker.outcome(stopping=stopping)
-                    del board.running[worker.index]
+                    standing.outcomes[worker.index] = worker.outcome(stopping=stopping)
+                    del standing.running[worker.index]
                     workers[slot] = None
                 if workers[slot] is None and waiting and not stopping:
                     workers[slot] = fresh = _Worker(
-                        waiting.popleft(), crew.slots[slot], crew.threads
+                        waiting.popleft(), placement.slots[slot], placement.threads
                     )
-                    board.running[fresh.index] = fresh.process.pid
-            watch(board)
+                    standing.running[fresh.index] = fresh.process.pid
+            watch(standing)
             time.sleep(_POLL)
     finally:
         for busy in filter(None, workers):
             busy.end()
-    return board
+    return standing
 
 
-def make_crew(config: Config, *, members: int, workers: int | None, pin: bool = True) -> Crew:
+def place_members(
+    config: Config, *, members: int, workers: int | None, pin: bool = True
+) -> Placement:
     """As many workers as there are cores for them; one on a GPU, where none is pinned."""
     if workers is not None and workers < 1:
         raise ConfigError(f"workers={workers}: at least 1 is needed")
@@ -116,11 +118,11 @@ def make_crew(config: Config, *, members: int, workers: int | None, pin: bool = 
                 f"workers={workers}: members on {device} are trained one after another; "
                 "leave workers out, or use train.device=cpu"
             )
-        return Crew(((),), given)
+        return Placement(((),), given)
     cores = usable_cores()
     count = min(members, workers or max(1, len(cores) // (given or 1)))
     slots = assign_cores(cores, count) if pin else ((),) * count
-    return Crew(slots, given or max(1, len(cores) // count))
+    return Placement(slots, given or max(1, len(cores) // count))
 
 
 class _Worker:

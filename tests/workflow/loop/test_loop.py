@@ -33,7 +33,7 @@ from bayrace.potential.potential import Potential
 from bayrace.report.round import Round
 from bayrace.workflow.loop.rounds import Ended, certain, enough, run_loop
 from bayrace.workflow.loop.state import State, locked
-from bayrace.workflow.loop.watch import Watch
+from bayrace.workflow.loop.watch import LoopWatch
 
 COUNTING = Path(__file__).parents[2] / "label" / "counting.py"
 STEPS = ["explore", "select", "label", "train", "evaluate"]
@@ -112,7 +112,7 @@ def lines(log: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in log.read_text("utf-8").splitlines())
 
 
-class Heard(Watch):
+class Heard(LoopWatch):
     """Remembers which steps were done and which were found."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-KCAL_PER_MOL = 23.06  # of one eV, with the digits of the definition
+KCAL_PER_MOL_PER_EV = 23.06  # with the digits of the definition
 
 
 def unified_score(
@@ -22,7 +22,7 @@ def unified_score(
     auroc: float,
 ) -> float:
     """The score from errors in eV and eV/Å and calibration errors, raw or normalised."""
-    accuracy = 0.25 * KCAL_PER_MOL * (energy_rmse + forces_rmse)
+    accuracy = 0.25 * KCAL_PER_MOL_PER_EV * (energy_rmse + forces_rmse)
     return accuracy + 0.125 * (energy_ce + forces_ce) + 0.25 * (1 - auroc)
 
 

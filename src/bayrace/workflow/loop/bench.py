@@ -13,7 +13,7 @@ from bayrace.data.frame import Frame, split_isolated
 from bayrace.data.read import read_frames
 from bayrace.workflow.loop.runs import KEYS, read_traj
 from bayrace.workflow.loop.state import State
-from bayrace.workflow.loop.watch import Watch
+from bayrace.workflow.loop.watch import LoopWatch
 
 MODEL, TRAIN, VALID = "model.bayrace", "train.traj", "valid.traj"
 CHOSEN, LABELLED, JUDGED = "chosen.traj", "labelled.traj", "judged.npz"
@@ -25,7 +25,7 @@ class Bench:
 
     config: LoopConfig
     state: State
-    watch: Watch
+    watch: LoopWatch
 
     @property
     def root(self) -> Path:

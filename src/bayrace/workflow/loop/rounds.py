@@ -29,7 +29,7 @@ from bayrace.workflow.loop import gather, learn
 from bayrace.workflow.loop.bench import Bench
 from bayrace.workflow.loop.orphans import adopt
 from bayrace.workflow.loop.state import STATE, State, locked
-from bayrace.workflow.loop.watch import Watch
+from bayrace.workflow.loop.watch import LoopWatch
 
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
 _FREE: dict[str, bool | set[str]] = {  # may change while a loop is going on
@@ -47,9 +47,11 @@ class Ended:
     model: Path  # the newest potential
 
 
-def run_loop(config: LoopConfig, *, watch: Watch | None = None, overwrite: bool = False) -> Ended:
+def run_loop(
+    config: LoopConfig, *, watch: LoopWatch | None = None, overwrite: bool = False
+) -> Ended:
     """Go on with the loop in `config.output` until it ends; `overwrite` begins anew."""
-    watch, folder = watch or Watch(), Path(config.output)
+    watch, folder = watch or LoopWatch(), Path(config.output)
     _require_cluster()
     with locked(folder):
         _refuse_others(folder)
