@@ -133,9 +133,12 @@ class Calibration:
     ) -> Prediction:
         """The calibrated prediction; `numbers` (N,) are the atomic numbers in its order."""
         atoms = None if numbers is None else torch.as_tensor(numbers)
-        stress = prediction.stress
+        stress, atomic = prediction.stress, prediction.atomic_epistemic
+        if atomic is not None and self.energy is not None:
+            atomic = atomic * self.energy.factor**2
         return replace(
             prediction,
+            atomic_epistemic=atomic,
             energy=_applied(self.energy, prediction.energy),
             forces=_applied(self.forces, prediction.forces, atoms),
             stress=None if stress is None else _applied(self.stress, stress),

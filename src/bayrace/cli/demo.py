@@ -45,7 +45,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=10, help="Steps of 0.5 fs of dynamics.")] = 2000,
     debug: Debug = False,
 ) -> None:
-    """Train on ethanol, calibrate, evaluate, run molecular dynamics, and write a report.
+    """Train on ethanol, evaluate, run molecular dynamics, and write a report.
 
     \b
     Examples:
@@ -54,11 +54,11 @@ def demo(
     """
     del debug
     out = console()
-    trained = train_demo(output, max_time, out)
-    result = calibrate_demo(output, trained)
+    result = train_demo(output, max_time, out)
+    result.potential.save(output / "model.bayrace")
     out.print(f"\n{verdict(*result.evaluations)}\n")
     trajectory = simulate(result, steps, out)
-    page = write_page(output, result, trajectory, raw=trained.evaluations)
+    page = write_page(output, result, trajectory)
     out.print(f"report: {page.resolve()}")
 
 
@@ -79,7 +79,6 @@ def demo_config(output: Path, max_time: str) -> Config:
             "max_epochs": 100_000,
             "threads": 1,  # two gain little on molecules this small and lose much on a busy machine
         },
-        "posterior": {"kind": "llpr", "llpr": {"force_samples": 16}},
     }
     return make_config(raw, source="demo")
 
@@ -94,19 +93,6 @@ def train_demo(output: Path, max_time: str, out: Console) -> RunResult:
         out.print(f"stopped; the model so far is in {result.folder}")
         raise typer.Exit(INTERRUPTED)
     return result
-
-
-def calibrate_demo(output: Path, result: RunResult) -> RunResult:
-    """Calibrate on the validation set, and evaluate again with the calibrated potential."""
-    from bayrace.cli.calibrate import fit
-    from bayrace.data.embedded import embedded_frames
-    from bayrace.workflow.train import evaluate_sets
-
-    valid = embedded_frames("ethanol-valid")
-    potential = fit(result.potential, valid, method="scale", name="validation set", batch=20_000)
-    potential.save(output / "model.bayrace")
-    sets = {KNOWN: embedded_frames("ethanol-test"), HOT: embedded_frames("ethanol-hot")}
-    return replace(result, potential=potential, evaluations=evaluate_sets(potential, sets))
 
 
 def verdict(known: Evaluation, hot: Evaluation) -> str:
@@ -162,10 +148,8 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     return trajectory
 
 
-def write_page(
-    output: Path, result: RunResult, trajectory: Trajectory, *, raw: tuple[Evaluation, ...]
-) -> Path:
-    """Figures as PNG files, and the report as one HTML page; `raw` is before the calibration."""
+def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
+    """Figures as PNG files, and the report as one HTML page."""
     from bayrace.calibrate.seen import overlap
     from bayrace.data.embedded import embedded_frames
     from bayrace.evaluate.judged import judge
@@ -174,10 +158,12 @@ def write_page(
     from bayrace.report.page import render
     from bayrace.report.panels.dynamics import dynamics_panels
     from bayrace.report.provenance import potential_facts
+    from bayrace.workflow.train import evaluate_sets
 
     write_figures(output, result, trajectory)
     potential, file = result.potential, output / "model.bayrace"
     known, hot = embedded_frames("ethanol-test"), embedded_frames("ethanol-hot")
+    raw = evaluate_sets(replace(potential, calibration=None), {KNOWN: known, HOT: hot})
 
     def judged(frames: list[Frame], place: int, role: Role) -> Judged:
         return judge(
@@ -237,10 +223,9 @@ def write_figures(output: Path, result: RunResult, trajectory: Trajectory) -> No
 _INTRODUCTION = (
     "A small RACE network, trained for a few minutes on 400 structures of ethanol at 300 K, "
     "predicts energies, forces, and for each of them a variance: for each atom's force a 3×3 "
-    "covariance. Its noise heads say how large its errors are where it has learned; last-layer "
-    "rigidity (LLPR) says how far a structure is from that; a factor was fitted to the validation "
-    "set. Here are its errors on structures like those it has seen, and on hot ones it has not, "
-    "beside the σ it predicted. References are GFN2-xTB."
+    "covariance. They come from how far each atom is from all that the network has learned, scaled "
+    "by its errors on the validation set. Here are its errors on structures like those it has "
+    "seen, and on hot ones it has not, beside the σ it predicted. References are GFN2-xTB."
 )
 _DYNAMICS = "Langevin dynamics at 300 K with this potential, and the σ on the way."
 _USE = """from ase.io import read

@@ -51,3 +51,4 @@ class Spread(NamedTuple):
     energy: Tensor  # (S,) eV²
     forces: Tensor | None  # (N, 3, 3) (eV/Å)²
     stress: Tensor | None  # (S, 6, 6) (eV/Å³)², Voigt components
+    atomic: Tensor | None = None  # (N,) eV², of the energies of atoms

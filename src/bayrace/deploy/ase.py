@@ -33,6 +33,8 @@ class Calculator(AseCalculator):
     `*_uncertainty` (total), `*_aleatoric` (noise) and `*_epistemic` (disagreement of the
     posterior's members). All of these are STANDARD DEVIATIONS of the shape of the quantity and in
     its unit. `forces_covariance` (n, 3, 3), (eV/Å)², is the total COVARIANCE of each atom's force.
+    `energies_epistemic` (n,) says how little the training data fix the energy of each atom, where
+    the posterior knows.
     A potential without noise heads has zero aleatoric, one with a single member zero epistemic
     uncertainty: zero there means "not modelled", not "exact". With `uncertainty="energy"` a
     posterior with a closed form (LLPR, shallow ensembles, Laplace) computes only that of the
@@ -46,6 +48,7 @@ class Calculator(AseCalculator):
 
     implemented_properties = [  # noqa: RUF012 - ASE declares it so
         *("energy", "free_energy", "energies", "forces", "stress", "forces_covariance"),
+        "energies_epistemic",
         *(f"{quantity}_{kind}" for quantity in _QUANTITIES for kind in KINDS),
     ]
 
@@ -178,6 +181,8 @@ def _uncertainties(prediction: Prediction, known: Sequence[str]) -> dict[str, An
     results: dict[str, Any] = {}
     if "forces" in known:
         results["forces_covariance"] = _array(prediction.forces.total)
+    if prediction.atomic_epistemic is not None:
+        results["energies_epistemic"] = _array(prediction.atomic_epistemic.sqrt())
     for quantity in known:
         value: Uncertain | None = getattr(prediction, quantity)
         if value is not None:

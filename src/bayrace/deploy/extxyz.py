@@ -97,6 +97,9 @@ def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> 
     values["forces"] = prediction.forces.mean[rows].numpy(force=True)
     atoms.info |= spreads("energy", prediction.energy, place)
     atoms.arrays |= spreads("forces", prediction.forces, rows)
+    if prediction.atomic_epistemic is not None:
+        local = prediction.atomic_epistemic[rows].sqrt()
+        atoms.arrays["energies_epistemic"] = local.numpy(force=True)
     covariance = prediction.forces.total[rows].numpy(force=True)
     atoms.arrays["forces_covariance"] = covariance.reshape(-1, 9)
     if prediction.stress is not None and atoms.pbc.all():

@@ -100,12 +100,15 @@ class Distance:
         stress: bool,
     ) -> Spread:
         """Variances of the predictions `outputs`; None for what is not modelled."""
+        hidden, factor = _hidden(outputs).double(), self.last.factor
         distance = self.distances(batch, outputs)
-        rigid = (structure_features(batch, _hidden(outputs)) @ self.last.factor).square().sum(-1)
-        energy = rigid * _mean(distance ** (self.power - 1), batch)
-        if not self.energy_modelled:
+        excess = distance ** (self.power - 1)
+        rigid = (structure_features(batch, hidden) @ factor).square().sum(-1)
+        energy = rigid * _mean(excess, batch)
+        atomic = (hidden @ factor).square().sum(-1) * excess if self.energy_modelled else None
+        if atomic is None:
             energy = torch.full_like(energy, torch.nan)
-        grown = distance**self.power
+        grown = distance * excess
         covariance = virial = None
         if forces and self.forces_scale is not None:
             variance = self.forces_scale[batch.species] * grown
@@ -113,7 +116,7 @@ class Distance:
         if stress and self.stress_scale is not None:
             level = self.stress_scale * _sum(grown, batch) / batch.volume.double().square()
             virial = level[:, None, None] * isotropic_covariance(6).to(level)
-        return Spread(energy, covariance, virial)
+        return Spread(energy, covariance, virial, atomic)
 
     def tensors(self) -> Params:
         """Mean weights, the rigidity of energies, and the features of training atoms."""

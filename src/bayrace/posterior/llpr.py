@@ -100,6 +100,7 @@ class Llpr:
             found.energy,
             _scaled(found.forces, self.alpha_forces / self.alpha),
             _scaled(found.stress, (self.alpha_stress or 0.0) / self.alpha),
+            found.atomic,
         )
 
     def tensors(self) -> Params:

@@ -42,6 +42,7 @@ def mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor)
         stress=None if stress is None else _moments(stress, values.get("stress_noise")),
         atomic_energy=atomic.mean(0)[order],
         owner=batch.owner[order],
+        atomic_epistemic=None if len(atomic) == 1 else atomic.var(0, correction=0)[order],
     )
 
 
@@ -79,6 +80,7 @@ def with_spread(prediction: Prediction, spread: Spread, batch: GraphBatch) -> Pr
         energy=replace(prediction.energy, epistemic=spread.energy.double()),
         forces=_replaced(prediction.forces, forces),
         stress=None if stress is None else _replaced(stress, spread.stress),
+        atomic_epistemic=None if spread.atomic is None else spread.atomic[order].double(),
     )
 
 
@@ -92,12 +94,14 @@ def concatenate(predictions: Sequence[Prediction]) -> Prediction:
     if not predictions:
         raise ValueError("no predictions to concatenate; give at least one frame")
     stresses = [p.stress for p in predictions if p.stress is not None]
+    atomic = [p.atomic_epistemic for p in predictions if p.atomic_epistemic is not None]
     counts = torch.tensor([0] + [p.energy.mean.shape[0] for p in predictions]).cumsum(0)
     return Prediction(
         energy=_join([p.energy for p in predictions]),
         forces=_join([p.forces for p in predictions]),
         stress=_join(stresses) if len(stresses) == len(predictions) else None,
         atomic_energy=torch.cat([p.atomic_energy for p in predictions]),
+        atomic_epistemic=torch.cat(atomic) if len(atomic) == len(predictions) else None,
         owner=torch.cat([p.owner + int(n) for p, n in zip(predictions, counts, strict=False)]),
     )
 

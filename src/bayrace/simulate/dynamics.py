@@ -102,7 +102,7 @@ class Look:
             if name == "forces_covariance":
                 atoms.arrays[name] = value.reshape(-1, 9)
             elif "_" in name and name != "free_energy":
-                kept: Any = atoms.arrays if name.startswith("forces") else atoms.info
+                kept: Any = atoms.arrays if name.startswith(("forces", "energies")) else atoms.info
                 kept[name] = value
         return atoms
 

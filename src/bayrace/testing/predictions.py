@@ -106,6 +106,7 @@ def _permuted(prediction: Prediction, order: npt.NDArray[np.int64]) -> Predictio
         prediction,
         forces=_taken(prediction.forces, order),
         atomic_energy=prediction.atomic_energy[order],
+        atomic_epistemic=_rows(prediction.atomic_epistemic, order),
     )
 
 
@@ -119,7 +120,12 @@ def _middle(prediction: Prediction, around: int) -> Prediction:
         forces=_taken(prediction.forces, atoms),
         stress=None if stress is None else _taken(stress, one),
         atomic_energy=prediction.atomic_energy[atoms],
+        atomic_epistemic=_rows(prediction.atomic_epistemic, atoms),
     )
+
+
+def _rows(values: Tensor | None, places: npt.NDArray[np.int64]) -> Tensor | None:
+    return None if values is None else values[places]
 
 
 def _taken(value: Uncertain, places: npt.NDArray[np.int64]) -> Uncertain:
@@ -136,6 +142,9 @@ def _compare(expected: Prediction, actual: Prediction, move: str, tolerance: flo
                 getattr(value, part), getattr(found[name], part), f"{part} {name}", move, tolerance
             )
     _close(expected.atomic_energy, actual.atomic_energy, "atomic energy", move, tolerance)
+    local = expected.atomic_epistemic, actual.atomic_epistemic
+    if local[0] is not None and local[1] is not None:
+        _close(local[0], local[1], "variance of atomic energies", move, tolerance)
 
 
 def _close(expected: Tensor, actual: Tensor, name: str, move: str, tolerance: float) -> None:

@@ -75,9 +75,9 @@ class LastLayer:
         known = (model, params, batch, outputs)
         if self.forces_factor is None or not (forces or stress):
             return last_layer_spread(self.factor, *known, forces=forces, stress=stress)
-        energy = last_layer_spread(self.factor, *known, forces=False, stress=False).energy
+        exact = last_layer_spread(self.factor, *known, forces=False, stress=False)
         rest = last_layer_spread(self.forces_factor, *known, forces=forces, stress=stress)
-        return rest._replace(energy=energy)
+        return rest._replace(energy=exact.energy, atomic=exact.atomic)
 
     def tensors(self) -> Params:
         """Everything, by names that `restore` knows."""
@@ -209,15 +209,17 @@ def last_layer_spread(
 
     Energies cost a product of matrices; forces and stress K backward passes.
     """
-    features = structure_features(batch, _hidden(outputs.hidden))
-    energy = (features @ factor.double()).square().sum(-1)
+    hidden = _hidden(outputs.hidden)
+    energy = (structure_features(batch, hidden) @ factor.double()).square().sum(-1)
+    atomic = (hidden.double() @ factor.double()).square().sum(-1)
     if not forces and not stress:
-        return Spread(energy, None, None)
+        return Spread(energy, None, None, atomic)
     slopes = feature_derivatives(model, params, batch, factor=factor, stress=stress)
     return Spread(
         energy,
         torch.einsum("kni,knj->nij", slopes.forces, slopes.forces) if forces else None,
         None if slopes.stress is None else torch.einsum("ksi,ksj->sij", *[slopes.stress] * 2),
+        atomic,
     )
 
 
