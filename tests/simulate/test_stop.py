@@ -9,6 +9,7 @@ import pytest
 from scipy import special, stats
 
 from bayrace.core.prediction import Shape
+from bayrace.simulate import stop
 from bayrace.simulate.stop import Risk, StopRule, any_of, exceedance, gaussian_tail, radial_tail
 
 
@@ -153,3 +154,17 @@ def test_useless_rules_are_refused(bound: float, probability: float, message: st
 def test_missing_covariances_are_refused() -> None:
     with pytest.raises(ValueError, match="not finite"):
         exceedance(np.full((1, 3, 3), np.nan), 0.5)
+
+
+def test_nearly_round_covariances_need_few_directions() -> None:
+    """What is computed with 56 directions is what 3120 give."""
+    random = np.random.default_rng(0)
+    level = np.exp(random.uniform(-6, 2, size=(500, 1)))
+    values = level * random.uniform(1, 1.5, size=(500, 3))
+    turned = np.linalg.qr(random.normal(size=(500, 3, 3)))[0]
+    covariance = turned * values[:, None, :] @ turned.transpose(0, 2, 1)
+    found = exceedance(covariance, 0.5)
+    ordered = np.sort(values, axis=1)[:, ::-1]
+    exact = stop._sphere_average(ordered, 0.5, stop.gaussian_tail, (48, 64))
+    likely = exact > 1e-6
+    np.testing.assert_allclose(found[likely], exact[likely], rtol=1e-7)

@@ -110,6 +110,12 @@ def md(
     if action != "off":
         limit = gap_limit(gap, potential)
         rule = StopRule(bound, probability, over=over, action=action, gap=limit)
+    if rule is not None and potential.posterior.name == "point":
+        console(stderr=True).print(
+            "[yellow]warning:[/] this potential has no epistemic uncertainty (posterior point), so "
+            "its σ is noise, which need not rise on unknown structures; only distances that were "
+            "never learnt can stop it there. Give it one: bayrace fit MODEL --posterior distance"
+        )
     if rule is not None and potential.calibration is None:
         console(stderr=True).print(
             "[yellow]warning:[/] this potential is not calibrated, so the stop rule trusts its raw "

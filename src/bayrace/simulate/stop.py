@@ -36,7 +36,8 @@ Tail = Callable[[Array], Array]
 Action = Literal["stop", "warn", "record"]
 Over = Literal["any", "max"]
 
-_POLAR, _AZIMUTHAL = 48, 64  # nodes in cos θ, intervals in φ
+_FINE, _COARSE = (48, 64), (8, 6)  # nodes in cos θ, intervals in φ
+_ROUND = 1.5  # largest eigenvalue over the least for which the coarse average is exact to 1e-8
 _NEGLIGIBLE = 1e-9  # an atom below it is given its upper bound
 
 
@@ -101,8 +102,10 @@ def exceedance(covariance: Array, bound: float, *, shape: Shape | None = None) -
     with np.errstate(divide="ignore"):
         result = tail(bound / np.sqrt(values[:, 0]))
     close = result > _NEGLIGIBLE
-    if close.any():
-        result[close] = _sphere_average(values[close], bound, tail)
+    nearly = values[:, 0] <= _ROUND * values[:, 2]
+    for chosen, nodes in ((close & nearly, _COARSE), (close & ~nearly, _FINE)):
+        if chosen.any():
+            result[chosen] = _sphere_average(values[chosen], bound, tail, nodes)
     return result
 
 
@@ -165,26 +168,26 @@ def _rises(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float
     return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
 
 
-def _sphere_average(values: Array, bound: float, tail: Tail) -> Array:
+def _sphere_average(values: Array, bound: float, tail: Tail, nodes: tuple[int, int]) -> Array:
     """⟨S(x / √(Σ λᵢ uᵢ²))⟩ over the sphere, (n,), for eigenvalues (n, 3)."""
-    squares, weights = _octant()
+    squares, weights = _octant(*nodes)
     length = np.sqrt(values @ squares.T)
     with np.errstate(divide="ignore"):
         average: Array = tail(bound / length) @ weights
     return average
 
 
-@lru_cache(maxsize=1)
-def _octant() -> tuple[Array, Array]:
+@lru_cache(maxsize=2)
+def _octant(polar_nodes: int, intervals: int) -> tuple[Array, Array]:
     """Squared components (k, 3) of unit vectors, and weights (k,) that average over the sphere.
 
     Gauss in cos θ about the first axis. In φ the integrand has the period π and is even, so equal
     steps converge exponentially.
     """
-    node, weight = np.polynomial.legendre.leggauss(_POLAR)
+    node, weight = np.polynomial.legendre.leggauss(polar_nodes)
     polar, weight = (node + 1) / 2, weight / 2
-    angle = np.linspace(0.0, math.pi / 2, _AZIMUTHAL + 1)
-    step = np.full(angle.size, 1 / _AZIMUTHAL)
+    angle = np.linspace(0.0, math.pi / 2, intervals + 1)
+    step = np.full(angle.size, 1 / intervals)
     step[[0, -1]] /= 2
     first = np.repeat(polar**2, angle.size)
     second = ((1 - polar**2)[:, None] * np.cos(angle) ** 2).ravel()
