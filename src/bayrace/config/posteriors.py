@@ -17,7 +17,7 @@ class DistanceConfig(Section):
     """How far environments are from those of the training data: no retraining, no extra passes."""
 
     power: float = Field(
-        default=1.25,
+        default=1.3,
         ge=1,
         le=2,
         description="Variances grow with this power of the squared distance from the data.",

@@ -12,7 +12,7 @@ at home and abroad alike, and that of an energy follows the rigidity of the stru
     cov F = c m^p,    var E = α² φᵀC⁻¹φ ⟨m^(p-1)⟩ over atoms,    var σ_ij = b Σ m^p / V².
 
 Rigidity takes the features for given. Far from the data they are wrong too, and errors grow faster
-than m: p = 1.25 served two molecules from home to three times the temperature, where p = 1 left σ
+than m: p = 1.3 served two molecules from home to three times the temperature, where p = 1 left σ
 half as large as the errors. c of every element, α and b are fitted to validation errors, and so is
 how much of the network's own noise is left beside them (`bayrace.likelihood.robust.shares`).
 Nothing is differentiated. The price: force covariances have no direction of their own.
