@@ -17,6 +17,7 @@ from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from bayrace.config import Config
+    from bayrace.potential.potential import Potential
     from bayrace.workflow.train import RunResult
 
 Override = Annotated[
@@ -165,7 +166,21 @@ def conclude(result: RunResult, out: Console) -> None:
     ]
     best = f"best validation in epoch {result.fit.epoch}: {', '.join(shown)}"
     out.print(f"{reason}; {best if shown else 'no validation was finished'}")
+    out.print(f"uncertainty: {uncertainty(result.potential)}")
     for evaluation in result.evaluations:
         out.print(evaluation_table(evaluation))
     out.print(f"potential: {result.folder / MODEL}")
     sys.stdout.flush()
+
+
+def uncertainty(potential: Potential) -> str:
+    """Where the σ of a potential comes from, in a line."""
+    name, calibration = potential.posterior.name, potential.calibration
+    silent = potential.spec.noise.kind == "none"
+    if name == "point":
+        what = "none (posterior point, loss mse)" if silent else "noise alone (posterior point)"
+    else:
+        what = f"posterior {name}"
+    if calibration is None:
+        return what if silent and name == "point" else f"{what}, not calibrated"
+    return f"{what}, calibrated on {calibration.frames} validation structures"
