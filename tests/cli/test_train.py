@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import ase.io
 import pytest
 import torch
 import yaml
@@ -221,3 +222,18 @@ def test_a_diverging_run_names_frames_and_exits_cleanly(bayrace, data, tmp_path)
     assert result.exit_code == 2
     assert "training diverged" in result.stderr
     assert "train.xyz, frame" in result.stderr
+
+
+def test_data_that_look_wrong_are_warned_of_and_refused_by_strict(bayrace, data, tmp_path):
+    atoms = ase.io.read(data / "train.xyz", index=":")
+    atoms[4].calc.results["energy"] += 700.0
+    for each in atoms:
+        each.calc.results["forces"] *= -1
+    ase.io.write(tmp_path / "odd.xyz", atoms, format="extxyz")
+    arguments = ("train", tmp_path / "odd.xyz", *QUICK, "-o", f"output={tmp_path / 'run'}")
+    strict = bayrace(*arguments, "--strict")
+    assert strict.exit_code == 2
+    assert "look wrong in 2 ways" in strict.stderr
+    assert "change their sign" in strict.stderr
+    assert "frame 4: energy per atom" in strict.stderr
+    assert not (tmp_path / "run").exists()

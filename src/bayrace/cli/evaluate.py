@@ -195,6 +195,8 @@ def write_json(
     detected: dict[str, dict[str, Detection | None]],
 ) -> None:
     """Write the numbers, in eV and Å."""
+    from bayrace.train.checkpoint import write_atomically
+
     detection = {
         name: {score: None if each is None else each.to_json() for score, each in found.items()}
         for name, found in detected.items()
@@ -205,7 +207,7 @@ def write_json(
         "detection": detection,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_atomically(path, json.dumps(content, indent=1).encode())
     console().print(f"numbers: {path}")
 
 

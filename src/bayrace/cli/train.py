@@ -53,6 +53,9 @@ def train(
     pin: Annotated[
         bool, typer.Option(help="Keep each member to its own core; not if others use the machine.")
     ] = True,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop where the data look wrong, instead of warning.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Train a potential.
@@ -82,9 +85,10 @@ def train(
             pin=pin,
             resume=resume,
             overwrite=overwrite,
+            strict=strict,
         )
         return
-    result = run_training(config, out, resume=resume, overwrite=overwrite)
+    result = run_training(config, out, resume=resume, overwrite=overwrite, strict=strict)
     if result.fit.reason == "interrupted":
         out.print(f"stopped and saved; continue with: bayrace train {result.folder} --resume")
         raise typer.Exit(INTERRUPTED)
@@ -112,7 +116,9 @@ def is_ensemble(config: Config) -> bool:
     return (Path(config.output) / ENSEMBLE).is_file()
 
 
-def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool) -> RunResult:
+def run_training(
+    config: Config, out: Console, *, resume: bool, overwrite: bool, strict: bool = False
+) -> RunResult:
     """Train with a display, then print what came of it."""
     from bayrace import run
     from bayrace.cli.progress import training_display
@@ -121,7 +127,7 @@ def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool)
 
     settle()
     check_folder(config, resume=resume, overwrite=overwrite)
-    prepared = run.prepare(config)
+    prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
     with stop_on_signals() as stop, training_display(out) as observer:
         result = run.train(
@@ -154,6 +160,7 @@ def counting(out: Console, what: str) -> Callable[[int], None]:
 
 def describe(config: Config, prepared: Prepared, out: Console) -> None:
     """Say what is about to be trained on what."""
+    from bayrace.data.doubts import determined
     from bayrace.data.frame import symbols_of
 
     train, splits = prepared.train, prepared.splits
@@ -166,6 +173,8 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     )
     given = config.data.references != "auto"
     kind = "given" if given else "of isolated atoms" if splits.isolated else "fitted"
+    if kind == "fitted" and not determined(train.frames, train.elements):
+        kind = "fitted, of which only sums count (the compositions do not tell elements apart)"
     values = ", ".join(f"{symbols_of([z])} {e:.3f}" for z, e in train.references.items())
     out.print(f"       reference energies {kind}: {values} eV")
     model = config.model

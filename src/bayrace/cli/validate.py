@@ -50,12 +50,15 @@ def validate(
     if bool(files) == (config is not None):
         raise ValueError("give data files, or --config with a configuration that names them")
     from bayrace.data.check import report
+    from bayrace.data.doubts import unit_doubts
     from bayrace.data.read import LabelKeys
 
     out = console()
     keys = LabelKeys(energy_key, forces_key, stress_key, None, None)
     splits, found = from_config(config) if config else from_files(files or [], keys)
     print_report(report(splits), out)
+    for doubt in unit_doubts(splits):
+        out.print(f"[yellow]doubt:[/] {escape(str(doubt))}")
     for problem in found:
         out.print(f"[red]problem:[/] {escape(problem)}")
     if found:
@@ -139,6 +142,8 @@ def split_table(part: SplitReport) -> Table:
         "force norm (eV/Å)": _range(part.force),
         "force rms (eV/Å)": "–" if part.force_rms is None else f"{part.force_rms:.4g}",
         "stress (eV/Å³)": _range(part.stress),
+        "shortest distances (Å)": ", ".join(f"{k} {v:.3f}" for k, v in part.shortest.items())
+        or "–",
         "periodicity": _counts(part.periodic),
         "config types": _counts(part.config_types),
         "without label": _counts(part.missing),
