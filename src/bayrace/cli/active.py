@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from bayrace.member import MemberProgress
     from bayrace.report.round import Round
 
+PROBLEM = 1  # exit code of a loop that had to give up
 _EVERY = 30.0  # s between signs of life within a step
 
 
@@ -80,6 +81,8 @@ def active(
         out.print(f"stopped and saved; continue with: bayrace active {escape(str(source))} ...")
         raise typer.Exit(INTERRUPTED) from None
     conclude(ended, config, out)
+    if ended.problem:
+        raise typer.Exit(PROBLEM)
 
 
 def read_config(source: Path, overrides: list[str]) -> LoopConfig:
@@ -120,7 +123,8 @@ def describe(config: LoopConfig, out: Console) -> None:
 def conclude(ended: Ended, config: LoopConfig, out: Console) -> None:
     """Print the table of all rounds, why it ended, and where everything is."""
     out.print(rounds_table(ended.rounds))
-    out.print(f"ended: {ended.reason}", markup=False)
+    word, style = ("problem", "bold red") if ended.problem else ("ended", "")
+    out.print(f"{word}: {ended.reason}", markup=False, style=style)
     out.print(f"potential: {ended.model}", markup=False)
     out.print(f"report: {Path(config.output) / 'report.html'}", markup=False)
 
@@ -228,7 +232,9 @@ def said(step: str, result: Any) -> str:
     if step == "explore":
         return f"{len(result['runs'])} runs: {endings(result['runs'])}"
     if step == "select":
-        return f"{len(result['chosen'])} of {result['pool']} structures"
+        apart = result.get("apart")
+        near = "" if apart is None else f", with the least distance lowered to {apart:.2g}"
+        return f"{len(result['chosen'])} of {result['pool']} structures{near}"
     if step == "label":
         failed = result["uses"].count("failed")
         lost = f", {failed} failed" if failed else ""

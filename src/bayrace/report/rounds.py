@@ -13,7 +13,7 @@ from bayrace.report.panels.rounds import (
     rounds_table,
     times_table,
 )
-from bayrace.report.round import Round, Shown
+from bayrace.report.round import Ending, Round, Shown
 
 
 def rounds_report(
@@ -21,10 +21,10 @@ def rounds_report(
     *,
     title: str,
     facts: Mapping[str, str],
-    reason: str | None,
+    ending: Ending | None,
     shown: Sequence[Shown] = (),
 ) -> Report:
-    """The page; `reason` says why the loop ended, None while it goes on.
+    """The page; `ending` says why the loop ended, None while it goes on.
 
     `shown` are structures of the last round with labels, for the 3D viewer.
     """
@@ -39,17 +39,18 @@ def rounds_report(
         title=title,
         subtitle=f"round {last.number}, {last.labels} labels",
         facts=facts,
-        findings=[_ending(reason), *_progress(rounds)],
+        findings=[_ending(ending), *_progress(rounds)],
         figures=_figures(last),
         sections=[Section(key, head, "", blocks) for key, head, blocks in parts if blocks],
         numbers={"rounds": [vars(each) for each in rounds]},
     )
 
 
-def _ending(reason: str | None) -> Finding:
-    if reason is None:
+def _ending(ending: Ending | None) -> Finding:
+    if ending is None:
         return Finding("note", "It goes on.", "This page is written anew after every round.")
-    return Finding("good", "It has ended.", f"{reason[0].upper()}{reason[1:]}.")
+    headline = "It had to give up." if ending.verdict == "bad" else "It has ended."
+    return Finding(ending.verdict, headline, f"{ending.reason[0].upper()}{ending.reason[1:]}.")
 
 
 def _progress(rounds: Sequence[Round]) -> list[Finding]:
