@@ -70,3 +70,14 @@ def test_shortest_distances_and_strange_units(bayrace, data, tmp_path):
     assert result.exit_code == 0
     assert "doubt:" in result.stdout
     assert "change their sign" in result.stdout
+
+
+def test_all_shows_everything(bayrace, data, tmp_path):
+    atoms = ase.io.read(data / "train.xyz", index=":")
+    for each in atoms:
+        each.calc.results["energy"] = np.nan
+    ase.io.write(tmp_path / "bad.xyz", atoms, format="extxyz")
+    some = bayrace("validate", tmp_path / "bad.xyz")
+    assert some.stdout.count("energy is nan") == 10
+    assert "problem: and 2 more; --all shows them" in some.stdout
+    assert bayrace("validate", tmp_path / "bad.xyz", "--all").stdout.count("energy is nan") == 12

@@ -183,9 +183,22 @@ def read_labelled(files: list[str], keys: LabelKeys) -> list[Frame]:
     if all(frame.energy is None and frame.forces is None for frame in frames):
         raise DataError(
             f"{', '.join(files)}: no frame has an energy or forces to compare with; name their "
-            "keys with --energy-key and --forces-key, or use bayrace predict"
+            f"keys with --energy-key and --forces-key{_hint(frames)}, or use bayrace predict"
         )
     return frames
+
+
+def _hint(frames: list[Frame]) -> str:
+    """Keys of the files that look like labels, for a message."""
+    from bayrace.data.hints import label_like
+
+    sources = {frame.source for frame in frames}
+    found = {
+        name: sorted({key for keys in label_like(sources, name).values() for key in keys})
+        for name in ("energy", "forces")
+    }
+    like = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in found.items() if keys)
+    return f" (these look like it: {like})" if like else ""
 
 
 def write_json(
