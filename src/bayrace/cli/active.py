@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -68,7 +67,6 @@ def active(
     """
     del debug
     config = read_config(source, override or [])
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")  # it talks a lot
     from bayrace.loop.rounds import run_loop
 
     settle()
