@@ -186,7 +186,7 @@ def refit(
     if fingerprint(ready.train.frames) != potential.fingerprint:
         raise ConfigError(
             f"data.train: {len(ready.train)} structures that are not those the potential was "
-            "trained on; restore the files, or name them with -o data.train=..."
+            "trained on; restore the files, or name them with -s data.train=..."
         )
     ready = replace(ready, model=potential.model)
     posterior, tail = fit_posterior(

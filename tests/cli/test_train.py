@@ -237,3 +237,14 @@ def test_data_that_look_wrong_are_warned_of_and_refused_by_strict(bayrace, data,
     assert "change their sign" in strict.stderr
     assert "frame 4: energy per atom" in strict.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_set_is_the_name_of_overrides(bayrace, tmp_path):
+    for option, note in (("-s", False), ("--set", False), ("-o", True), ("--override", True)):
+        result = bayrace("train", tmp_path / "no.xyz", option, "train.lr=-1")
+        assert result.exit_code == 2
+        assert "train.lr" in result.stderr
+        assert ("are called -s and --set now" in result.stderr) is note
+    text = bayrace("train", "--help").stdout
+    assert "--set" in text
+    assert "--override" not in text

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
-from bayrace.cli.train import Override
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
+from bayrace.cli.train import OldOverride, Override
 from bayrace.loop.watch import Watch
 from bayrace.process import settle
 
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
 def active(
     source: Annotated[Path, typer.Argument(help="A YAML file; see the example.")],
     override: Override = None,
+    old: OldOverride = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Forget the loop in the folder, labels included.")
     ] = False,
@@ -54,19 +55,20 @@ def active(
       oracle: gfn2
       explore: {temperatures: [300, 600, 1000], structures: 4, steps: 2000}
       select: {by: bald-ef, budget: 10}
+      train: {max_time: 30m}                    of the first training, each member
       tune: {epochs: 100}
       stop: {labels: 100, error: 0.05, rounds: 20}
 
     \b
       bayrace active loop.yaml
-      bayrace active loop.yaml -o stop.labels=200      go on with a larger budget
-      bayrace active loop.yaml -o select.by=random -o output=runs/random
+      bayrace active loop.yaml -s stop.labels=200      go on with a larger budget
+      bayrace active loop.yaml -s select.by=random -s output=runs/random
 
     The folder holds loop.sqlite (all that was done, and all labels), report.html, rounds.json, the
     newest model.bayrace and a folder for each round.
     """
     del debug
-    config = read_config(source, override or [])
+    config = read_config(source, [*(override or []), *(old or [])])
     from bayrace.loop.rounds import run_loop
 
     settle()
@@ -88,6 +90,7 @@ def read_config(source: Path, overrides: list[str]) -> LoopConfig:
     from bayrace.config.load import make_section, read_yaml
     from bayrace.config.loop import LoopConfig
 
+    refuse_missing(source, "active")
     raw = {"output": f"runs/{source.stem}"} | read_yaml(source)
     if raw.get("data") is None:
         raw.pop("data", None)
@@ -194,7 +197,9 @@ class Lines(Watch):
         """Say how far training is."""
         done = sum(member.state == "finished" for member in members)
         busy = [f"{each.epoch}/{each.max_epochs}" for each in members if each.state == "running"]
-        self._now_and_then(f"{done}/{len(members)} members, epochs {', '.join(busy)}")
+        self._now_and_then(
+            f"{done}/{len(members)} members, epochs {', '.join(busy)}{left(members)}"
+        )
 
     def labels(self, progress: Progress) -> None:
         """Say how far labelling is."""
@@ -221,6 +226,19 @@ class Lines(Watch):
 
     def _say(self, text: str) -> None:
         self._out.print(text, markup=False)
+
+
+def left(members: Sequence[MemberProgress]) -> str:
+    """How long training will take still, by the members that have come furthest, in words."""
+    from bayrace.config import format_duration
+
+    running = [each for each in members if each.state == "running"]
+    known = [each.eta for each in running if each.eta is not None]
+    if not known or len(known) < len(running):
+        return ""
+    whole = max(each.elapsed + (each.eta or 0.0) for each in running)
+    turns = -(-sum(each.state == "waiting" for each in members) // len(running))
+    return f", about {format_duration(max(known) + turns * whole)} left"
 
 
 def said(step: str, result: Any) -> str:

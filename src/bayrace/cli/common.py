@@ -43,6 +43,14 @@ def refuse_existing(output: Path, inputs: Sequence[str], *, overwrite: bool) -> 
         raise ValueError(f"{output}: exists; replace it with --overwrite, or name another file")
 
 
+def refuse_missing(source: Path, command: str) -> None:
+    """Refuse a configuration that is not there, whose template is in the help of the command."""
+    if not source.exists():
+        raise ValueError(
+            f"{source}: no such file; `bayrace {command} --help` shows an example to start from"
+        )
+
+
 def friendly(command: Callable[P, None]) -> Callable[P, None]:
     """Turn the errors that users can cause into one red message and exit code 2."""
 

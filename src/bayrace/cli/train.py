@@ -23,7 +23,22 @@ if TYPE_CHECKING:
 
 Override = Annotated[
     list[str] | None,
-    typer.Option("--override", "-o", help="Change a key: -o train.lr=0.005; may be repeated."),
+    typer.Option("--set", "-s", help="Change a key: -s train.lr=0.005; may be repeated."),
+]
+
+
+def _old_name(given: list[str] | None) -> list[str] | None:
+    """Say that -o will come to mean the output here too."""
+    if given:
+        console(stderr=True).print(
+            "[yellow]note:[/] -o and --override are called -s and --set now; in the next version "
+            "-o will be the output, as in other commands"
+        )
+    return given
+
+
+OldOverride = Annotated[
+    list[str] | None, typer.Option("--override", "-o", hidden=True, callback=_old_name)
 ]
 
 
@@ -37,6 +52,7 @@ def train(
         str, typer.Argument(help="A YAML configuration, a data file, or the folder of a run.")
     ],
     override: Override = None,
+    old: OldOverride = None,
     max_time: Annotated[
         str | None, typer.Option(help="Stop after 30m, 2h, 90 (seconds); resumed time counts.")
     ] = None,
@@ -64,13 +80,17 @@ def train(
     Examples:
       bayrace train data.xyz --max-time 30m     writes runs/data/model.bayrace
       bayrace train config.yaml
-      bayrace train config.yaml -o train.lr=0.005 -o model.preset=medium
+      bayrace train config.yaml -s train.lr=0.005 -s model.preset=medium
       bayrace train runs/data --resume          after Ctrl-C or a crash
       bayrace train config.yaml --members 8     an ensemble, with epistemic σ
-      bayrace train config.yaml -o posterior=llpr
+      bayrace train config.yaml -s posterior=llpr
     """
     del debug  # the decorator reads it
-    overrides = [*(override or []), *([f"train.max_time={max_time}"] if max_time else [])]
+    overrides = [
+        *(override or []),
+        *(old or []),
+        *([f"train.max_time={max_time}"] if max_time else []),
+    ]
     config = read_source(source, overrides)
     out = console()
     several = members is not None or workers is not None or config.posterior.kind == "ensemble"

@@ -139,7 +139,7 @@ def _refuse_others(folder: Path) -> None:
     if names:
         raise ConfigError(
             f"output: {folder} holds other files ({', '.join(sorted(names)[:3])}) and no loop; "
-            "choose another folder with -o output=..."
+            "choose another folder with -s output=..."
         )
 
 
