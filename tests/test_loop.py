@@ -400,16 +400,14 @@ def test_killed_again_and_again(
     for _ in range(kills):
         before = moments(log, folder)
         with start(file) as process:
-            deadline = time.monotonic() + 120
             while moments(log, folder) == before and process.poll() is None:
-                assert time.monotonic() < deadline
                 time.sleep(0.02)
             time.sleep(random.uniform(0.0, longest))
             process.kill()
             printed, _ = process.communicate()
         assert process.returncode == -signal.SIGKILL, printed
     with start(file) as process:
-        printed, _ = process.communicate(timeout=300)
+        printed, _ = process.communicate()
     assert process.returncode == 0, printed
     assert f"ended: {rounds} rounds are done" in printed
     names = Counter(log.read_text("utf-8").splitlines())

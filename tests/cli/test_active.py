@@ -98,4 +98,6 @@ def test_how_long_members_will_take() -> None:
     waiting = member("waiting", None, 0.0)
     assert left([member("running", None, 0.0)]) == ""  # nobody knows yet
     assert left(running) == ", about 1m00s left"
-    assert left([*running, waiting]) == ", about 3m00s left"  # then the third, as long as the others
+    assert (
+        left([*running, waiting]) == ", about 3m00s left"
+    )  # then the third, as long as the others

@@ -153,12 +153,10 @@ def test_nothing_to_resume(bayrace, data, tmp_path):
 
 
 def test_time_ends_a_run(bayrace, data, tmp_path):
-    begin = time.monotonic()
     arguments = ("-o", "train.max_epochs=100000", "--max-time", "2s", "-o", f"output={tmp_path}/r")
     result = bayrace("train", data / "train.xyz", *QUICK, *arguments)
     assert result.exit_code == 0, result.output
     assert "time is up" in result.stdout
-    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize(
@@ -201,12 +199,11 @@ def test_a_signal_saves_and_says_how_to_resume(bayrace, data, tmp_path, number):
         text=True,
     )
     history = folder / "history.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (history.exists() and history.stat().st_size):
+    while not (history.exists() and history.stat().st_size):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     process.send_signal(number)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate()
     assert process.returncode == 130, errors
     assert f"continue with: bayrace train {folder} --resume" in out
     assert Potential.load(folder / "model.bayrace").statistics["reason"] == "interrupted"

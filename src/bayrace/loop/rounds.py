@@ -26,6 +26,7 @@ from bayrace.loop.bench import Bench
 from bayrace.loop.orphans import adopt
 from bayrace.loop.state import STATE, State, locked
 from bayrace.loop.watch import Watch
+from bayrace.report.document import short
 from bayrace.report.page import render
 from bayrace.report.round import Ending, Round
 from bayrace.report.rounds import rounds_report
@@ -81,7 +82,9 @@ def enough(rounds: Sequence[Round], stop: StopConfig) -> str | None:
     last = rounds[-1]
     judged = last.judged
     if reached(rounds, stop) and judged is not None and stop.error is not None:
-        return f"the force RMSE is {1000 * judged:.3g} meV/Å, {1000 * stop.error:g} were asked for"
+        return (
+            f"the force RMSE is {short(1000 * judged)} meV/Å, {1000 * stop.error:g} were asked for"
+        )
     if stop.labels is not None and last.labels >= stop.labels:
         return f"the budget of {stop.labels} labels is spent"
     if stop.rounds is not None and last.number >= stop.rounds:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayrace.report.document import Block, Figure, Finding, Report, Section
+from bayrace.report.document import Block, Figure, Finding, Report, Section, short
 from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.rounds import (
     chosen_blocks,
@@ -60,7 +60,7 @@ def _progress(rounds: Sequence[Round]) -> list[Finding]:
         if before is None or after is None or len(rounds) < 2:
             continue
         text = (
-            f"{MILLI * before:.3g} meV/Å at the start, {MILLI * after:.3g} meV/Å after "
+            f"{short(MILLI * before)} meV/Å at the start, {short(MILLI * after)} meV/Å after "
             f"{rounds[-1].labels} labels."
         )
         better = after < before
@@ -73,7 +73,7 @@ def _figures(last: Round) -> list[Figure]:
     figures = [Figure("labels", str(last.labels), "", f"{last.calls} calls of the oracle")]
     for name, errors in last.errors.items():
         if errors["forces_rmse"] is not None:
-            value = f"{MILLI * errors['forces_rmse']:.3g}"
+            value = short(MILLI * errors["forces_rmse"])
             figures.append(Figure("force RMSE", value, "meV/Å", name))
     if last.uncertain is not None:
         ended = f"{sum(bool(run['uncertain']) for run in last.runs)} of {len(last.runs)}"
