@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from ase.data import chemical_symbols, covalent_radii
 
 from bayrace.data.frame import Floats, Frame, Integers
@@ -114,10 +115,10 @@ def _kinds(frame: Frame, pairs: Pairs) -> list[tuple[int, int]]:
     return [(int(low), int(high)) for low, high in np.unique(both, axis=0)]
 
 
-def _of(frame: Frame, pairs: Pairs, elements: tuple[int, int]) -> np.ndarray:
+def _of(frame: Frame, pairs: Pairs, elements: tuple[int, int]) -> npt.NDArray[np.bool_]:
     low, high = elements
     first, second = frame.numbers[pairs.first], frame.numbers[pairs.second]
-    return ((first == low) & (second == high)) | ((first == high) & (second == low))
+    return np.asarray(((first == low) & (second == high)) | ((first == high) & (second == low)))
 
 
 def pair_name(elements: tuple[int, int]) -> str:
