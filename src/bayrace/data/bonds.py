@@ -13,7 +13,7 @@ from bayrace.data.frame import Floats, Frame, Integers
 from bayrace.data.neighbours import neighbour_list
 
 SEARCH = 5.0  # Å; pairs further apart than this are not looked at
-BONDED = 1.15  # times the sum of covalent radii; beyond, a bond may have passed its inflection
+BONDED = (0.85, 1.15)  # times the sum of covalent radii; there, bonds are springs
 _FEW = 40  # bonds that a line is not drawn through
 
 
@@ -90,7 +90,7 @@ def stiffnesses(frames: Sequence[Frame]) -> list[Stiffness]:
         pairs = pairs_of(frame)
         along = pairs.vectors / pairs.lengths[:, None]
         push = 0.5 * np.sum((frame.forces[pairs.second] - frame.forces[pairs.first]) * along, 1)
-        bonded = pairs.relative < BONDED
+        bonded = (pairs.relative > BONDED[0]) & (pairs.relative < BONDED[1])
         for elements in _kinds(frame, pairs):
             kept = bonded & _of(frame, pairs, elements)
             samples.setdefault(elements, []).append(np.stack([pairs.lengths[kept], push[kept]]))

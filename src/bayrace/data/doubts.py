@@ -26,6 +26,9 @@ KJ_PER_MOL = KCAL_PER_MOL / 4.184  # eV
 SPRINGS = (12.0, 100.0)  # eV/Å²; bonds of H to C, N and O have 25 to 50
 BINDING = (-12.0, 5.0)  # eV per atom beyond free atoms; tungsten has −9, N2 −5
 HYDROGEN = (-40.0, 20.0)  # eV; a free atom has −13.6
+# Energies of hot structures reach 20 deviations, and forces of compressed bonds 40 times the usual.
+OUTLYING = {"energy": 30.0, "force": 50.0}
+SMALL = 0.1  # eV/atom; energies that differ by less are no mistakes of units or files
 _LOOKED_AT = 150  # frames of a file whose bonds are measured
 _LISTED = 8  # frames that a message names
 _FEW = 5
@@ -62,8 +65,9 @@ def doubts(splits: Mapping[str, Sequence[Frame]]) -> list[Doubt]:
     strange = {doubt.where for doubt in units}
     outlying = [
         each
-        for each in outliers({name: _several(frames) for name, frames in splits.items()})
-        if each.quantity == "energy" or each.frame.rpartition(", ")[0] not in strange
+        for each in outliers(_alike(splits))
+        if each.score > OUTLYING[each.quantity]
+        and (abs(each.value) > SMALL if each.quantity == "energy" else _source(each) not in strange)
     ]
     return [*units, *_outlying(outlying), *_repeated(duplicates(splits))]
 
@@ -134,6 +138,19 @@ def voice(found: Sequence[Doubt], *, strict: bool) -> None:
         logger.warning("%s", doubt)
 
 
+def _alike(splits: Mapping[str, Sequence[Frame]]) -> dict[str, list[Frame]]:
+    """Frames of each set and config_type, where they are enough to tell what is usual."""
+    found: dict[str, list[Frame]] = {}
+    for name, frames in splits.items():
+        for frame in _several(frames):
+            found.setdefault(f"{name}, {frame.config_type}", []).append(frame)
+    return {name: frames for name, frames in found.items() if len(frames) >= _FEW}
+
+
+def _source(outlier: Outlier) -> str:
+    return outlier.frame.rpartition(", ")[0]
+
+
 def _several(frames: Sequence[Frame]) -> list[Frame]:
     """Frames that are no single atoms."""
     return [frame for frame in frames if len(frame.numbers) > 1 or frame.pbc.any()]
@@ -165,7 +182,8 @@ def _units(source: str, frames: Sequence[Frame]) -> Iterator[Doubt]:
 def _lengths(source: str, frames: Sequence[Frame]) -> Doubt | None:
     """Every bond too long or too short by the factor of Å and bohr."""
     nearest = nearest_relative(frames)
-    if len(nearest) < _FEW:
+    scan = bool(frames) and np.median([len(frame.numbers) for frame in frames]) < 3  # of a dimer
+    if scan or len(nearest) < _FEW:
         return None
     middle = float(np.median(nearest))
     shown = f"nearest atoms are {middle:.2f} times the sum of their covalent radii apart"
@@ -237,7 +255,7 @@ def _energy_unit(
             return
     if work is None or wrong_forces or abs(work.correlation) < 0.85:
         return
-    limit = 1.5 if abs(work.correlation) > 0.97 else 2.5
+    limit = 1.7 if abs(work.correlation) > 0.98 else 2.5
     ratio = abs(work.ratio)
     if 1 / limit < ratio < limit:
         return

@@ -56,6 +56,7 @@ class Outlier:
     quantity: str  # "energy" or "force"
     value: float  # eV/atom beyond the median of the residuals, or eV/Å
     remark: str
+    score: float  # robust deviations from the median, or times the median force
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,7 @@ def _beyond(name: str, frames: Sequence[Frame], references: dict[int, float]) ->
             quantity="energy",
             value=float(residuals[place] - np.median(residuals)),
             remark=f"energy per atom {scores[place]:.0f} robust deviations from the median",
+            score=float(scores[place]),
         )
         for place in np.flatnonzero(scores > ENERGY_SCORE).tolist()
     ]
@@ -194,12 +196,16 @@ def _scores(values: Floats) -> Floats:
 def _force_outliers(splits: Mapping[str, Sequence[Frame]]) -> list[Outlier]:
     found: list[Outlier] = []
     for name, frames in splits.items():
+        known = [np.linalg.norm(each.forces, axis=1) for each in frames if each.forces is not None]
+        usual = float(np.median(np.concatenate(known))) if known else 0.0
         for frame in frames:
             norms = np.zeros(1) if frame.forces is None else np.linalg.norm(frame.forces, axis=1)
             if norms.max() > FORCE_LIMIT:
                 atom = int(np.argmax(norms))
                 remark = f"force on atom {atom} ({chemical_symbols[frame.numbers[atom]]})"
-                found.append(Outlier(name, frame.label, "force", float(norms[atom]), remark))
+                value = float(norms[atom])
+                score = value / max(usual, 1e-3)
+                found.append(Outlier(name, frame.label, "force", value, remark, score))
     return found
 
 
