@@ -174,6 +174,7 @@ def write_page(
     from bayrace.report.page import render
     from bayrace.report.panels.dynamics import dynamics_panels
     from bayrace.report.provenance import potential_facts
+    from bayrace.train.checkpoint import write_atomically
 
     write_figures(output, result, trajectory)
     potential, file = result.potential, output / "model.bayrace"
@@ -210,7 +211,7 @@ def write_page(
         ],
     )
     page = output / "report.html"
-    page.write_text(render(report), encoding="utf-8")
+    write_atomically(page, render(report).encode())
     return page
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,9 @@ def write_frames(path: Path, frames: Sequence[Frame]) -> None:
     The file appears under its name only when it is complete; labels have ASE's own names.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    ase.io.write(part, [frame_to_atoms(frame) for frame in frames], format="traj")
-    part.replace(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        ase.io.write(part, [frame_to_atoms(frame) for frame in frames], format="traj")
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,10 @@ def write_chosen(pool: PoolFiles, selection: Selection, target: Path) -> list[Fr
         if np.isfinite(selection.distances[rank]):
             atoms.info["selection_distance"] = float(selection.distances[rank])
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    ase.io.write(part, [atoms for _, atoms in ordered], format="extxyz")
-    part.replace(target)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        ase.io.write(part, [atoms for _, atoms in ordered], format="extxyz")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
     return [frame for frame, _ in ordered]
