@@ -3,6 +3,7 @@
 # make lint    ruff, mypy and the import contracts
 # make bench   speed beside MACE and NequIP, which it installs in .bench (half an hour, idle machine)
 # make bench-accuracy   errors after equal training time beside MACE and NequIP (hours)
+# make soak    kills, full disks, threads and long runs (hours; SOAK=--short takes minutes)
 # make clean   remove caches and outputs; distclean removes .venv too
 #
 # The first target that needs it makes .venv and installs bayrace there.
@@ -17,7 +18,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMPS := .venv/.stamps
 
-.PHONY: demo test lint bench bench-accuracy clean distclean
+.PHONY: demo test lint soak bench bench-accuracy clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/run
@@ -31,6 +32,9 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+soak: $(STAMPS)/dev
+	$(BIN)/python soak/run.py $(SOAK)
 
 bench: $(STAMPS)/dev $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/data/.stamp
 	$(BIN)/python benchmarks/peers/e3nn_race.py

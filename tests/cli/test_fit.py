@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,21 @@ def test_refusals(model: Path, data: Path, bayrace: Command) -> None:
     mixed = bayrace("train", data / "config.yaml", "-o", "posterior=shallow", "-o", "loss.kind=mse")
     assert mixed.exit_code != 0
     assert "a shallow ensemble has its own loss" in " ".join(mixed.output.split())
+
+
+def test_training_files_that_have_moved(bayrace, model, tmp_path):
+    lost = bayrace("fit", model, "--posterior", "llpr", "-s", "data.train=gone.xyz")
+    assert lost.exit_code == 2
+    assert "gone.xyz: no such file" in lost.stderr
+    assert "-s data.train=..." in lost.stderr
+    replay = tmp_path / "replay.yaml"
+    moved = replace(Potential.load(model), config=moved_config(Potential.load(model)))
+    moved.save(tmp_path / "moved.bayrace")
+    replay.write_text(f"model: {tmp_path}/moved.bayrace\npools: [pool.xyz]\n")
+    told = bayrace("replay", replay)
+    assert told.exit_code == 2
+    assert "start bayrace in the folder of that time" in told.stderr
+
+
+def moved_config(potential):
+    return {**potential.config, "data": {**potential.config["data"], "train": ["gone.xyz"]}}

@@ -8,6 +8,7 @@ import numpy as np
 from ase.data import chemical_symbols
 
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Floats, Frame, symbols_of
+from bayrace.data.hints import label_like
 from bayrace.data.neighbours import edge_lengths, neighbour_list
 from bayrace.data.summary import DataReport, report
 
@@ -34,10 +35,15 @@ def check_frames(
         need_stress=need_stress,
         elements=elements,
     )
+    refuse(found)
+
+
+def refuse(found: Sequence[str]) -> None:
+    """Raise the first of these problems, and say how to see the others."""
     if found:
         others = len(found) - 1
-        more = f" (and {others} more problem{'s' if others > 1 else ''})" if others else ""
-        raise DataError(found[0] + more)
+        word = "problems; bayrace validate FILES shows them" if others > 1 else "problem"
+        raise DataError(found[0] + (f" (and {others} more {word})" if others else ""))
 
 
 def check_frame(frame: Frame) -> None:
@@ -74,10 +80,13 @@ def _first(messages: Iterator[str]) -> list[str]:
 
 
 def _absent(frames: Sequence[Frame], name: str) -> str:
-    sources = ", ".join(sorted({frame.source for frame in frames}))
+    sources = sorted({frame.source for frame in frames})
+    keys = label_like(sources, name)
+    like = "; ".join(f"{', '.join(found)} in {source}" for source, found in keys.items())
+    hint = f" (these look like it: {like})" if like else ""
     return (
-        f"{sources}: none of the {len(frames)} frames has a label for {name}; "
-        f"set {name}_key to its name in the file, or set the loss weight of {name} to 0"
+        f"{', '.join(sources)}: none of the {len(frames)} frames has a label for {name}; "
+        f"set {name}_key to its name in the file{hint}, or set the loss weight of {name} to 0"
     )
 
 

@@ -244,9 +244,26 @@ def resolve_device(device: str | torch.device) -> torch.device:
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except RuntimeError as error:
         raise PotentialError(f"device={device!r} is unknown; use auto, cpu or cuda") from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise PotentialError(_no_gpu(str(device)))
+    try:
+        torch.zeros(1, device=found).item()  # of "meta" nothing can be computed either
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise PotentialError(
+            f"device={str(device)!r} cannot be used here; use auto, cpu or cuda"
+        ) from error
+    return found
+
+
+def _no_gpu(device: str) -> str:
+    count = torch.cuda.device_count()
+    seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
+    return f"device={device!r}, but torch sees {seen}; use auto or cpu" + (
+        f", or cuda:0 to cuda:{count - 1}" if count else ""
+    )
 
 
 def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:

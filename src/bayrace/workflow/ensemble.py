@@ -185,7 +185,7 @@ def check_folder(config: Config, *, members: int, resume: bool, overwrite: bool)
     if overwrite and not resume:
         return
     present = recorded_members(folder)
-    elsewhere = "replace it with --overwrite, or choose another folder with -o output=..."
+    elsewhere = "replace it with --overwrite, or choose another folder with -s output=..."
     if present is None:
         single = (folder / LAST).is_file()
         holds = "the run of one model, not of an ensemble" if single else "other files"
@@ -199,7 +199,7 @@ def check_folder(config: Config, *, members: int, resume: bool, overwrite: bool)
     if members < present:
         raise ConfigError(
             f"members={members}: the ensemble in {folder} has {present}; a resumed one may only "
-            "grow. Leave --members out, or train fewer in another folder with -o output=..."
+            "grow. Leave --members out, or train fewer in another folder with -s output=..."
         )
 
 

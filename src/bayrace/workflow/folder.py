@@ -40,7 +40,7 @@ def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
     if not overwrite and folder.is_dir() and any(folder.iterdir()):
         raise ConfigError(
             f"output: {folder} exists and is not empty; continue that run with --resume, replace "
-            "it with --overwrite, or choose another folder with -o output=..."
+            "it with --overwrite, or choose another folder with -s output=..."
         )
 
 

@@ -28,6 +28,7 @@ from bayrace.core.protocols import Posterior
 from bayrace.data.check import check_frames
 from bayrace.data.dataset import Dataset
 from bayrace.data.distances import Distances
+from bayrace.data.doubts import Doubt, doubts, reference_doubts, voice
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import fingerprint, frame_hashes, split
@@ -190,7 +191,7 @@ def refit(
     if fingerprint(ready.train.frames) != potential.fingerprint:
         raise ConfigError(
             f"data.train: {len(ready.train)} structures that are not those the potential was "
-            "trained on; restore the files, or name them with -o data.train=..."
+            "trained on; restore the files, or name them with -s data.train=..."
         )
     ready = replace(ready, model=potential.model)
     posterior, tail = fit_posterior(
@@ -213,13 +214,16 @@ def refit(
     return calibrated(fitted, ready.splits.valid, method=config.calibrate)
 
 
-def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:
+def prepare(config: Config, *, initial: Potential | None = None, strict: bool = False) -> Prepared:
     """Read and check the data, fit references on the training part, build graphs and network.
 
-    References and network are those of `initial` where it is given.
+    References and network are those of `initial` where it is given. Data that look wrong are
+    warned of; with `strict` they are refused.
     """
     splits = read_splits(config)
     references = _references(config, splits) if initial is None else dict(initial.references)
+    if initial is None:
+        voice(_doubts(config, splits, references), strict=strict)
     elements = elements_of(splits.train) if initial is None else initial.elements
     for frames in splits.test.values():  # not after hours of training
         check_frames(frames, need_forces=False, elements=elements)
@@ -238,6 +242,16 @@ def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:
 def _references(config: Config, splits: Splits) -> dict[int, float]:
     given = config.data.references
     return fit_references(splits.train, given=splits.isolated if isinstance(given, str) else given)
+
+
+def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> list[Doubt]:
+    """What looks wrong in the data of a run."""
+    tests = {f"test {name}": frames for name, frames in splits.test.items()}
+    given = not isinstance(config.data.references, str) or set(references) <= set(splits.isolated)
+    return [
+        *doubts({"train": splits.train, "valid": splits.valid, **tests}),
+        *reference_doubts(splits.train, references, given=given),
+    ]
 
 
 def _mean_weights(potential: Potential, device: str) -> Params:

@@ -54,7 +54,7 @@ class State:
         if changed:
             raise DataError(
                 f"{self.path.parent}: was begun with other settings of {', '.join(changed)}; "
-                "restore them, choose another folder with -o output=..., or start anew with "
+                "restore them, choose another folder with -s output=..., or start anew with "
                 "--overwrite"
             )
 
@@ -119,6 +119,6 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             raise DataError(
                 f"{folder}: another process works in it; wait for its end, or choose another "
-                "folder with -o output=..."
+                "folder with -s output=..."
             ) from None
         yield
