@@ -22,10 +22,10 @@ class DistanceConfig(Section):
         le=2,
         description="Variances grow with this power of the squared distance from the data.",
     )
-    regularisation: float = Field(
-        default=1e-6,
-        gt=0,
-        description="Least variance of a feature that counts, in units of the mean of all.",
+    regularisation: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Least variance of a feature that counts, in units of the mean of all; null: "
+        "by the validation errors.",
     )
 
 

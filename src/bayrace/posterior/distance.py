@@ -34,7 +34,7 @@ from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
 from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset
-from bayrace.likelihood.robust import Shares, robust_scale, shares
+from bayrace.likelihood.robust import Shares, judged, robust_scale, shares
 from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places, structure_features
@@ -56,7 +56,8 @@ class DistanceOptions:
     """How distances become variances."""
 
     power: float  # p
-    regularisation: float  # added to the eigenvalues of Σ, in units of their mean
+    regularisation: float | None
+    """Added to the eigenvalues of Σ, in units of their mean; None: by the validation errors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,23 +188,31 @@ def fit(
     """
     params = {name: value.detach() for name, value in params.items()}
     seen = training_features(model, params, train, progress)
-    centre, whitening = whitened(seen, options.regularisation)
     root = inverse_root(seen.structures)
-    places = last_layer_places(model, params)
-    bare = Distance(
-        LastLayer(params, places, root),
-        centre,
-        whitening,
-        torch.ones(len(centre), dtype=_REAL, device=root.device),
-        stress_scale=1.0,
-        power=options.power,
-        energy_modelled=True,
-        noise={},
-    )
-    held = held_out(bare, model, params, valid, lambdas)
+    last = LastLayer(params, last_layer_places(model, params), root)
+
+    def bare(regularisation: float) -> Distance:
+        centre, whitening = whitened(seen, regularisation)
+        ones = torch.ones(len(centre), dtype=_REAL, device=root.device)
+        return Distance(last, centre, whitening, ones, 1.0, options.power, True, {})
+
+    found = options.regularisation
+    if found is None:
+        some = range(0, len(valid), max(1, len(valid) // _ENOUGH))
+        found = min(
+            _GRID,
+            key=lambda each: _loss(held_out(bare(each), model, params, valid, lambdas, some)),
+        )
+    chosen = bare(found)
     progress(len(train) + len(valid))
+    return _scaled_to(chosen, held_out(chosen, model, params, valid, lambdas))
+
+
+def _scaled_to(bare: Distance, held: HeldOut) -> Distance:
+    """The same with the scales that validation errors have."""
+    root = bare.last.factor
     energy, stress = _scaled(held.energy), _scaled(held.stress)
-    by_element, forces = _scaled_forces(held, len(centre))
+    by_element, forces = _scaled_forces(held, len(bare.centre))
     found = {"energy": energy, "forces": forces, "stress": stress}
     return replace(
         bare,
@@ -216,6 +225,8 @@ def fit(
 
 
 _REAL = torch.float64
+_GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the regularisation
+_ENOUGH = 100  # structures that choose among them
 _PRIOR_COMPONENTS = 30  # of forces by which the scale of an element leans on that of all
 
 
@@ -228,25 +239,43 @@ def _scaled(errors: Errors | None) -> Shares | None:
 
 def _scaled_forces(held: HeldOut, kinds: int) -> tuple[Tensor | None, Shares | None]:
     """c of every element, (Z,), and the share of the noise."""
-    errors = held.forces
-    if errors is None:
+    relative = None if held.forces is None else _by_element(held.forces, kinds)
+    if held.forces is None or relative is None:
         return None, None
+    found = _scaled(_with_shape(held.forces, relative))
+    if found is None:
+        return None, None
+    return torch.from_numpy(found.ignorance * relative), found
+
+
+def _by_element(errors: Errors, kinds: int) -> Array | None:
+    """c of each element over that of all, (Z,); None where there are no errors."""
     size = np.sqrt(errors.square / errors.shape)
     common = robust_scale(size) ** 2
     if not common > 0:
-        return None, None
-    log = np.zeros(kinds)  # of c over that of all
+        return None
+    log = np.zeros(kinds)
     for element in range(kinds):
         own = size[errors.element == element]
         if own.any():
             part = own.size / (own.size + _PRIOR_COMPONENTS)
             log[element] = part * math.log(robust_scale(own) ** 2 / common)
-    relative = np.exp(log)
-    shape = errors.shape * relative[errors.element]
-    found = _scaled(errors._replace(shape=shape))
-    if found is None:
-        return None, None
-    return torch.from_numpy(found.ignorance * relative), found
+    return np.exp(log)
+
+
+def _with_shape(errors: Errors, relative: Array) -> Errors:
+    return errors._replace(shape=errors.shape * relative[errors.element])
+
+
+def _loss(held: HeldOut) -> float:
+    """How unlikely the errors of forces are, or of energies where there are no forces."""
+    errors = held.energy if held.forces is None else held.forces
+    if errors is None:
+        return math.inf
+    relative = _by_element(errors, int(errors.element.max()) + 1)
+    if relative is None:
+        return math.inf
+    return judged(errors.square, _with_shape(errors, relative).shape)[0]
 
 
 def _sum(values: Tensor, batch: GraphBatch) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +41,20 @@ class HeldOut(NamedTuple):
 
 
 def held_out(
-    bare: ClosedForm, model: NoisyModel, params: Params, valid: Dataset, lambdas: Lambdas
+    bare: ClosedForm,
+    model: NoisyModel,
+    params: Params,
+    valid: Dataset,
+    lambdas: Lambdas,
+    chosen: Sequence[int] | None = None,
 ) -> HeldOut:
-    """Every label of the validation set; `bare` gives variances whose scales are still 1."""
+    """Labels of the validation set, or of some of its frames.
+
+    `bare` gives variances whose scales are still 1.
+    """
     parts: dict[str, list[Errors]] = {"energy": [], "forces": [], "stress": []}
     stress = any(frame.stress is not None and frame.pbc.all() for frame in valid.frames)
-    for batch, labels in edge_batches(valid, like=params, edges=_EDGES):
+    for batch, labels in edge_batches(valid, like=params, edges=_EDGES, chosen=chosen):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, stress=stress)
             own = noise(outputs, batch, model.noise_spec, lambdas)
