@@ -23,10 +23,12 @@ from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.model.noise import Lambdas
 from bayrace.model.race import Race
 from bayrace.model.spec import RaceSpec
+from bayrace.model.stored_spec import real
 from bayrace.moments import concatenate, with_label_noise
 from bayrace.posterior import restore
 from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED
+from bayrace.posterior.stored import check_stored
 from bayrace.predict import (
     Uncertainty,
     predict,
@@ -196,7 +198,7 @@ class Potential:
     def save(self, path: str | Path) -> None:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""
         path = Path(path)
-        _check_weights(self.posterior.draw(1, seed=SEED), self.model, path)
+        _check_weights(self, path)
         checkpoint.write_atomically(path, encode(self))
 
     @staticmethod
@@ -213,7 +215,7 @@ class Potential:
         """
         path = Path(path)
         potential = _decode(artifact.read(path), path)
-        _check_weights(potential.posterior.draw(1, seed=SEED), potential.model, path)
+        _check_weights(potential, path)
         return potential.to(device=device, dtype=dtype)
 
 
@@ -269,29 +271,56 @@ def _frames(structures: Any) -> Iterable[Frame]:
 
 
 def _decode(contents: Contents, path: Path) -> Potential:
-    document = contents.document
+    """A potential from a file that may say anything: whatever it is not, is a PotentialError."""
     try:
-        calibration = document.get("calibration")
-        spec = RaceSpec.from_json(document["spec"])
-        distances = _arrays(contents, "distances")
-        return Potential(
-            spec=spec,
-            posterior=_posterior(contents),
-            references={int(z): float(e) for z, e in document["references"].items()},
-            lambdas=Lambdas(**document["lambdas"]),
-            statistics=document["statistics"],
-            config=document["config"],
-            fingerprint=document["fingerprint"],
-            calibration=None if calibration is None else Calibration.from_json(calibration),
-            frames=_arrays(contents, "frames"),
-            distances=Distances.restore(spec.cutoff, distances) if distances else None,
-            version=document["version"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return _read(contents)
+    except _WRONG as error:
         raise PotentialError(
             f"{path} describes a model this bayrace ({bayrace.__version__}) cannot build "
             f"({type(error).__name__}: {error}); use the version that wrote it"
         ) from error
+
+
+# What Python and torch raise where a document has other types or sizes than they expect.
+_WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def _read(contents: Contents) -> Potential:
+    document = contents.document
+    calibration = document.get("calibration")
+    spec = RaceSpec.from_json(document["spec"])
+    distances = _arrays(contents, "distances")
+    statistics, config = document["statistics"], document["config"]
+    for name in ("statistics", "config"):
+        if not isinstance(document[name], dict):
+            raise ValueError(f"{name} is a {type(document[name]).__name__}, not a mapping")
+    if not isinstance(config.get("data", {}), dict):
+        raise ValueError("config.data is not a mapping")
+    for name in ("distance_gap", "mean_neighbours"):
+        if statistics.get(name) is not None:
+            real(name, statistics[name], least=0.0, most=1e6)
+    energies = {z: real("reference", e, least=-1e9, most=1e9) for z, e in _pairs(document)}
+    reference_tensor(energies, spec.elements)
+    names = ("energy", "forces", "stress")
+    weights = {name: real(name, document["lambdas"][name], least=0.0, most=1e30) for name in names}
+    return Potential(
+        spec=spec,
+        posterior=_posterior(contents),
+        references=energies,
+        lambdas=Lambdas(**weights),
+        statistics=statistics,
+        config=config,
+        fingerprint=str(document["fingerprint"]),
+        calibration=None if calibration is None else Calibration.from_json(calibration),
+        frames=_arrays(contents, "frames"),
+        distances=Distances.restore(spec.cutoff, distances) if distances else None,
+        version=str(document["version"]),
+    )
+
+
+def _pairs(document: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+    for number, energy in document["references"].items():
+        yield int(number), energy
 
 
 def _arrays(contents: Contents, group: str) -> dict[str, Any]:
@@ -307,19 +336,10 @@ def _posterior(contents: Contents) -> Posterior:
     return restore(stored, tensors, {})
 
 
-def _check_weights(members: Params, model: Race, path: Path) -> None:
-    """Refuse weights that are not those of the model, one leading dimension apart."""
-    expected = {name: tuple(shape) for name, shape in model.shapes.items()}
-    missing, extra = sorted(expected.keys() - members), sorted(members.keys() - expected)
-    if missing or extra:
-        raise PotentialError(
-            f"{path}: weights do not fit the model: missing {missing}, unexpected {extra}; {COPY}"
-        )
-    for name, shape in expected.items():
-        found = tuple(members[name].shape[1:])
-        if found != shape:
-            raise PotentialError(
-                f"{path}: weight {name} has shape {found}, the model needs {shape}; {COPY}"
-            )
-        if not bool(torch.isfinite(members[name]).all()):
-            raise PotentialError(f"{path}: weight {name} is not finite everywhere; train anew")
+def _check_weights(potential: Potential, path: Path) -> None:
+    """Refuse weights that are not those of the model."""
+    shapes = {name: tuple(shape) for name, shape in potential.model.shapes.items()}
+    try:
+        check_stored(potential.posterior, shapes, elements=len(potential.elements))
+    except _WRONG as error:
+        raise PotentialError(f"{path}: {error}; {COPY}") from error

@@ -23,7 +23,8 @@ FARTHEST = 1e8
 OVERLAP = 0.3
 """Å; no two nuclei of a real structure are closer."""
 
-_CELLS = 10_000  # a tenth of what vesin makes at most, for the rounding of its counts
+_MOST_CELLS = 100_000  # of vesin
+_CELLS = _MOST_CELLS // 10  # for the rounding of its counts
 _WIDEST = 20.0  # Å, or twice the cutoff: a wider search finds too many pairs to throw away
 _LEAST = (1.0, OVERLAP, 0.87 * OVERLAP**2, 0.7 * OVERLAP**3)  # of lattices that keep atoms apart
 _VOLUME = 0.1  # Å³ of an atom; 50 times less than in diamond
@@ -152,7 +153,9 @@ def _crowd(inside: Floats) -> int:
 
 
 def _tests(heights: Floats, reach: float, atoms: int) -> float:
-    """Pairs that a search looks at, about: every atom with those of the cells around its own."""
+    """What a search looks at, about: the cells around each cell, and every atom in them."""
     counts = np.maximum(np.floor(heights / reach), 1.0)
+    counts = np.maximum(counts * min(1.0, np.cbrt(_MOST_CELLS / counts.prod())), 1.0)
     around = 2 * np.ceil(reach * counts / heights) + 1
-    return float(atoms) ** 2 * float((around / counts).prod())
+    looks = float(around.prod())
+    return max(float(atoms) ** 2 * looks / float(counts.prod()), float(counts.prod()) * looks)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from bayrace.model.noise import NoiseSpec
+from bayrace.model.stored_spec import check_types
 from bayrace.nn.harmonics import MAX_DEGREE
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, parse_irreps
 
@@ -60,6 +61,7 @@ class RaceSpec:
         for name in ("elements", "radial_hidden", "shift"):
             plain[name] = tuple(plain[name])
         plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
+        check_types(plain)
         plain["noise"] = NoiseSpec(**plain["noise"])
         return cls(**plain)
 
