@@ -34,6 +34,7 @@ from bayrace.predict import (
     predict,
     predict_frames,
     reference_tensor,
+    refuse_not_finite,
 )
 from bayrace.train import checkpoint
 from bayrace.types import ClosedForm, GraphBatch, Noisy, Params, Posterior, Prediction, Shifted
@@ -159,8 +160,10 @@ class Potential:
             progress=progress,
         ):
             numbers = np.concatenate([frame.numbers for frame in group])
-            known = uncertainty != "none"
-            yield group, self._finished(prediction, numbers, calibrated) if known else prediction
+            if uncertainty != "none":
+                prediction = self._finished(prediction, numbers, calibrated)
+            periodic = torch.tensor([bool(frame.pbc.all()) for frame in group])
+            yield group, refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
 
     def predict_batch(
         self, batch: GraphBatch, *, stress: bool = False, uncertainty: Uncertainty = "full"
@@ -176,10 +179,11 @@ class Potential:
             uncertainty=uncertainty,
             closed=self._closed,
         )
-        if uncertainty == "none":
-            return prediction
-        numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-        return self._finished(prediction, numbers[batch.restore], calibrated=True)
+        if uncertainty != "none":
+            numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
+            prediction = self._finished(prediction, numbers[batch.restore], calibrated=True)
+        periodic = batch.volume.isfinite()
+        return refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
 
     def _finished(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool

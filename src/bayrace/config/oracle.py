@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from bayrace.active.label import LabelSettings
 from bayrace.active.oracle import Oracle
 from bayrace.active.oracles.ase import AseOracle
-from bayrace.active.oracles.command import CommandOracle
+from bayrace.active.oracles.command import CommandOracle, check_inside, split_command
 from bayrace.active.oracles.pyscf import PyscfOracle
 from bayrace.active.oracles.teacher import TeacherOracle
 from bayrace.active.oracles.xtb import XtbOracle
@@ -123,6 +123,10 @@ class OracleConfig(Section):
         for name in needed.get(self.kind, ()):
             if not getattr(getattr(self, self.kind), name).strip():
                 raise ValueError(f"kind {self.kind} needs {self.kind}.{name}; give it")
+        if self.kind == "command":
+            split_command(self.command.command)
+            for name in (self.command.input, self.command.output):
+                check_inside(name)
         return self
 
 

@@ -27,8 +27,8 @@ _MOST_CELLS = 100_000  # of vesin
 _CELLS = _MOST_CELLS // 10  # for the rounding of its counts
 _WIDEST = 20.0  # Å, or twice the cutoff: a wider search finds too many pairs to throw away
 _LEAST = (1.0, OVERLAP, 0.87 * OVERLAP**2, 0.7 * OVERLAP**3)  # of lattices that keep atoms apart
-_VOLUME = 0.1  # Å³ of an atom; 50 times less than in diamond
-_CUBE, _CROWD = 2.0, 80  # Å, and the atoms in such a cube that are as dense
+_VOLUME = 0.3  # Å³ of an atom; a twentieth of that in diamond
+_CUBE, _CROWD = 2.0, 30  # Å, and the atoms in such a cube that are as dense
 _COUNTABLE = 2**26  # cells before vesin makes them fewer, which it counts in 32 bits
 _TESTS, _TESTS_EACH = 3e8, 2e4  # pairs tested in a second, or for each of many atoms
 

@@ -188,6 +188,6 @@ def _check(geometry: Geometry) -> None:
         )
     if not np.isfinite(geometry.cell[geometry.pbc]).all():
         raise ValueError(
-            f"the cell is {geometry.cell.tolist()}: the simulation has blown up; use a smaller time "
-            "step, a slower barostat, or correct the cell"
+            f"the cell is {geometry.cell.tolist()}: the simulation has blown up; use a smaller "
+            "time step, a slower barostat, or correct the cell"
         )

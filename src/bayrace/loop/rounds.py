@@ -21,10 +21,11 @@ from typing import Any
 from bayrace.config.load import ConfigError
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.config.oracle import make_oracle
+from bayrace.folder import locked
 from bayrace.loop import gather, learn
 from bayrace.loop.bench import Bench
 from bayrace.loop.orphans import adopt
-from bayrace.loop.state import STATE, State, locked
+from bayrace.loop.state import STATE, State
 from bayrace.loop.watch import Watch
 from bayrace.report.page import render
 from bayrace.report.round import Round
