@@ -64,7 +64,6 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
     lock alone is gone afterwards.
     """
     made = not folder.is_dir()
-    folder.mkdir(parents=True, exist_ok=True)
     path, end = folder / LOCK, time.monotonic() + patience
     while (file := _lock(path)) is None:
         if time.monotonic() >= end:
@@ -88,6 +87,7 @@ _POLL = 0.1  # s between two looks at a lock
 
 def _lock(path: Path) -> IO[str] | None:
     """The lock, open and held; None if another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # the one before may have removed it
     file = path.open("w")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
