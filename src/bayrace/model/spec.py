@@ -44,6 +44,7 @@ class RaceSpec:
     shortest: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        check_types(self.to_json())  # what could not be read again must not be trained
         _check(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class RaceSpec:
         for name in ("elements", "radial_hidden", "shift"):
             plain[name] = tuple(plain[name])
         plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
-        check_types(plain)
+        check_types(plain)  # before anything is made of them
         plain["noise"] = NoiseSpec(**plain["noise"])
         return cls(**plain)
 

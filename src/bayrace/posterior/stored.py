@@ -35,11 +35,11 @@ _GROUPS: dict[str, tuple[_Group, ...]] = {
     "point": (_Group(""),),
     "ensemble": (_Group("", 1),),
     "swag": (_Group("mean/"), _Group("variance/", least=0.0), _Group("deviations/", 1)),
-    "ivon": (_Group("mean/"), _Group("hessian/", least=0.0)),
+    "ivon": (_Group("mean/"), _Group("hessian/")),
     "laplace": (_Group("params/"), _Group("std/", least=0.0)),
     "last layer": (_Group("params/"),),
 }
-_MOST_INFINITE = "hessian/"  # an infinite one holds its weight
+_HESSIAN = "hessian/"  # an infinite one holds its weight
 
 
 def check_stored(
@@ -56,6 +56,8 @@ def check_stored(
     rest = dict(tensors)
     types = set()
     for group in groups:
+        if group.prefix == _HESSIAN:
+            group = group._replace(least=-float(options["weight_decay"]))  # h + δ is what counts
         types |= {value.dtype for value in _grouped(rest, group, shapes)}
     if len(types) != 1 or not types <= set(_REALS):
         raise ValueError(f"weights are {_listed(types)}; all must be float32, or all float64")
@@ -96,7 +98,7 @@ def _grouped(
 
 
 def _within(value: Tensor, group: _Group) -> bool:
-    if group.prefix == _MOST_INFINITE:
+    if group.prefix == _HESSIAN:
         return bool((value >= group.least).all())
     return bool(torch.isfinite(value).all()) and bool((value >= group.least).all())
 
