@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--configs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--batch", type=int, default=250, help="cases of one subprocess")
+    parser.add_argument("--start", type=int, default=0, help="number of the first case")
     parser.add_argument("--only", help="kind:number of one case")
     options = parser.parse_args()
     if options.only:
@@ -34,7 +36,9 @@ def main() -> int:
         return report(kind, *fuzz(kind, options.seed, int(number), int(number) + 1, 1))
     failed = 0
     for kind in ("artifacts", "data", "configs"):
-        failed += report(kind, *fuzz(kind, options.seed, 0, getattr(options, kind), options.batch))
+        failed += report(
+            kind, *fuzz(kind, options.seed, options.start, getattr(options, kind), options.batch)
+        )
     return 1 if failed else 0
 
 
@@ -59,6 +63,7 @@ def fuzz(kind: str, seed: int, start: int, end: int, batch: int) -> tuple[Counte
             counts[result if good else "failed"] += 1
             if not good:
                 failures.append(f"{kind}:{number} {result}")
+        print(f"{kind}: {counts.total()} cases so far", file=sys.stderr, flush=True)
         start = stop
         if died is not None:
             number, how = died
@@ -77,17 +82,13 @@ def _batch(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    try:
-        out, words = process.communicate(timeout=WALL)
-        how = _ended(process.returncode)
-    except subprocess.TimeoutExpired:
+    out, silent = _listen(process)
+    if silent:
         process.kill()
-        out, words = process.communicate()
-        how = "hung without using its CPU"
+    words = process.communicate()[1].decode(errors="replace")
+    how = "hung without using its CPU" if silent else _ended(process.returncode)
     results: dict[int, str] = {}
     trying = start
     for line in out.splitlines():
@@ -100,6 +101,18 @@ def _batch(
     if process.returncode == 0 and len(results) == end - start:
         return results, None
     return results, (trying, f"{how}: {words.strip()[-300:]}")
+
+
+def _listen(process: subprocess.Popen[bytes]) -> tuple[str, bool]:
+    """What a child says to its end, and whether it fell silent before that."""
+    assert process.stdout is not None
+    said = b""
+    while select.select([process.stdout], [], [], WALL)[0]:
+        more = os.read(process.stdout.fileno(), 2**16)
+        if not more:
+            return said.decode(errors="replace"), False
+        said += more
+    return said.decode(errors="replace"), True
 
 
 def _ended(code: int) -> str:
