@@ -124,4 +124,5 @@ def _replace_word(lines: list[str], draw: random.Random, words: tuple[str, ...])
 def _lengthen(lines: list[str], draw: random.Random) -> None:
     if draw.random() < 0.1:
         place = draw.randrange(len(lines))
-        lines[place] = (lines[place] + " ") * draw.choice((100, 3000, 60_000))
+        times = draw.choice((100, 3000, 60_000))
+        lines[place] = (lines[place] + " ") * min(times, 3_000_000 // (len(lines[place]) + 1))

@@ -63,7 +63,8 @@ def fuzz(kind: str, seed: int, start: int, end: int, batch: int) -> tuple[Counte
             counts[result if good else "failed"] += 1
             if not good:
                 failures.append(f"{kind}:{number} {result}")
-        print(f"{kind}: {counts.total()} cases so far", file=sys.stderr, flush=True)
+        shown = f"{kind}: {counts.total()} cases so far, {len(failures)} failures"
+        print(shown, *failures[-3:], sep="\n  ", file=sys.stderr, flush=True)
         start = stop
         if died is not None:
             number, how = died
