@@ -29,8 +29,9 @@ from bayrace.active.label_store import LabelStore
 from bayrace.config.load import ConfigError, make_section
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.data.frame import DataError
+from bayrace.folder import locked
 from bayrace.loop.rounds import Ended, certain, enough, run_loop
-from bayrace.loop.state import State, locked
+from bayrace.loop.state import State
 from bayrace.loop.watch import Watch
 from bayrace.potential import Potential
 from bayrace.report.round import Round
