@@ -27,10 +27,10 @@ from bayrace.posterior.ensemble import Ensemble
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.fit import Prepared
-from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder
+from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder, holds_files, locked
 from bayrace.workflow.member import MemberProgress, finished_potential, load_member, look
 from bayrace.workflow.train import evaluate_sets, prepare, write_json
-from bayrace.workflow.workers import Board, Job, Outcome, make_crew, work
+from bayrace.workflow.workers import Board, Crew, Job, Outcome, make_crew, work
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +82,31 @@ def train_members(
     members a few times a second. Once `stop` is true they save and end.
     """
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
-    config = _as_ensemble(config, members)
-    crew = make_crew(config, members=members, workers=workers, pin=pin)
+    with locked(Path(config.output)):
+        check_folder(config, members=members, resume=resume, overwrite=overwrite)
+        return _train_members(
+            _as_ensemble(config, members),
+            members,
+            make_crew(config, members=members, workers=workers, pin=pin),
+            prepared,
+            initial,
+            resume=resume,
+            observer=observer,
+            stop=stop,
+        )
+
+
+def _train_members(
+    config: Config,
+    members: int,
+    crew: Crew,
+    prepared: Prepared | None,
+    initial: Path | None,
+    *,
+    resume: bool,
+    observer: Callable[[Sequence[MemberProgress]], None],
+    stop: Callable[[], bool],
+) -> EnsembleResult:
     start = None if initial is None else load_member(str(initial), members - 1)
     ready = prepared or prepare(config, initial=start)  # kernels are built here, once
     configs = [member_config(config, index, threads=crew.threads) for index in range(members)]
@@ -174,7 +197,7 @@ def check_folder(config: Config, *, members: int, resume: bool, overwrite: bool)
     folder = Path(config.output)
     if folder.is_file():
         raise ConfigError(f"output: {folder} is a file; name a folder")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not holds_files(folder):
         if resume:
             raise ConfigError(f"output: {folder} has nothing to resume; start without --resume")
         return

@@ -31,8 +31,9 @@ from bayrace.data.frame import DataError
 from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
 from bayrace.report.round import Round
+from bayrace.workflow.folder import locked
 from bayrace.workflow.loop.rounds import Ended, certain, enough, run_loop
-from bayrace.workflow.loop.state import State, locked
+from bayrace.workflow.loop.state import State
 from bayrace.workflow.loop.watch import Watch
 
 COUNTING = Path(__file__).parents[2] / "label" / "counting.py"
