@@ -1,6 +1,7 @@
 # make demo    train, evaluate and draw a small potential (in demo-output/)
 # make test    the test suite
 # make lint    ruff, mypy and the import contracts
+# make fuzz    thousands of damaged and hostile files, which must be refused in plain words (minutes)
 # make bench   speed beside MACE and NequIP, which it installs in .bench (half an hour, idle machine)
 # make bench-accuracy   errors after equal training time beside MACE and NequIP (hours)
 # make soak    kills, full disks, threads and long runs (hours; SOAK=--short takes minutes)
@@ -18,7 +19,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMPS := .venv/.stamps
 
-.PHONY: demo test lint soak bench bench-accuracy clean distclean
+.PHONY: demo test lint fuzz soak bench bench-accuracy clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/run
@@ -35,6 +36,9 @@ lint: $(STAMPS)/dev
 
 soak: $(STAMPS)/dev
 	$(BIN)/python soak/run.py $(SOAK)
+
+fuzz: $(STAMPS)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(FUZZ)
 
 bench: $(STAMPS)/dev $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/data/.stamp
 	$(BIN)/python benchmarks/peers/e3nn_race.py

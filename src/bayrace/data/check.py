@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from ase.data import chemical_symbols
 
+from bayrace.data.extent import OVERLAP, beyond, plan_search
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Floats, Frame, symbols_of
 from bayrace.data.hints import label_like
 from bayrace.data.neighbours import edge_lengths, neighbour_list
@@ -14,7 +15,6 @@ from bayrace.data.summary import DataReport, report
 
 __all__ = ["DataReport", "check_frame", "check_frames", "problems", "report"]
 
-OVERLAP = 0.3  # Å; no two nuclei of a real structure are closer
 _SEARCH = 1.5  # Å; vesin is slow when its cells are much smaller than a bond
 DEGENERATE = 1e-6  # least volume of the unit cell vectors, 1 when they are orthogonal
 
@@ -97,7 +97,10 @@ def _frame_problems(frame: Frame) -> Iterator[str]:
         return
     yield from _shapes(frame)
     yield from _not_finite(frame)
+    if far := beyond(frame.positions, frame.cell * frame.pbc[:, None]):
+        yield f"{frame.label}: {far}"
     yield from _degenerate_cell(frame)
+    yield from _beyond_search(frame)
     yield from _overlap(frame)
 
 
@@ -148,6 +151,13 @@ def _degenerate_cell(frame: Frame) -> Iterator[str]:
         f'{frame.label}: pbc="{pbc}" but the periodic cell vectors {vectors.tolist()} span '
         f'{what} of {measure:.3g}; give the cell (Lattice), or set pbc="F F F" for a molecule'
     )
+
+
+def _beyond_search(frame: Frame) -> Iterator[str]:
+    box = np.where(frame.pbc[:, None], frame.cell, 0.0)
+    problem = plan_search(frame.positions, box, frame.pbc, _SEARCH).problem
+    if problem is not None:
+        yield f"{frame.label}: {problem}"
 
 
 def _overlap(frame: Frame) -> Iterator[str]:

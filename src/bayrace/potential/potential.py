@@ -25,13 +25,21 @@ from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.models.noise import Lambdas
 from bayrace.models.race.network import Race
 from bayrace.models.race.spec import RaceSpec
+from bayrace.models.stored_spec import real
 from bayrace.posterior import restore
 from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED
+from bayrace.posterior.stored import check_stored
 from bayrace.potential import artifact
 from bayrace.potential.artifact import COPY, Contents, PotentialError
 from bayrace.predict.moments import concatenate, with_label_noise, with_scaled_noise
-from bayrace.predict.predict import Uncertainty, predict, predict_frames, reference_tensor
+from bayrace.predict.predict import (
+    Uncertainty,
+    predict,
+    predict_frames,
+    reference_tensor,
+    refuse_not_finite,
+)
 from bayrace.train import checkpoint
 
 __all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_dtype"]
@@ -155,8 +163,10 @@ class Potential:
             progress=progress,
         ):
             numbers = np.concatenate([frame.numbers for frame in group])
-            known = uncertainty != "none"
-            yield group, self._finished(prediction, numbers, calibrated) if known else prediction
+            if uncertainty != "none":
+                prediction = self._finished(prediction, numbers, calibrated)
+            periodic = torch.tensor([bool(frame.pbc.all()) for frame in group])
+            yield group, refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
 
     def predict_batch(
         self, batch: GraphBatch, *, stress: bool = False, uncertainty: Uncertainty = "full"
@@ -172,10 +182,11 @@ class Potential:
             uncertainty=uncertainty,
             closed=self._closed,
         )
-        if uncertainty == "none":
-            return prediction
-        numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-        return self._finished(prediction, numbers[batch.restore], calibrated=True)
+        if uncertainty != "none":
+            numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
+            prediction = self._finished(prediction, numbers[batch.restore], calibrated=True)
+        periodic = batch.volume.isfinite()
+        return refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
 
     def _finished(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool
@@ -196,7 +207,7 @@ class Potential:
     def save(self, path: str | Path) -> None:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""
         path = Path(path)
-        _check_weights(self.posterior.draw(1, seed=SEED), self.model, path)
+        _check_weights(self, path)
         checkpoint.write_atomically(path, encode(self))
 
     @staticmethod
@@ -213,7 +224,7 @@ class Potential:
         """
         path = Path(path)
         potential = _decode(artifact.read(path), path)
-        _check_weights(potential.posterior.draw(1, seed=SEED), potential.model, path)
+        _check_weights(potential, path)
         return potential.to(device=device, dtype=dtype)
 
 
@@ -286,29 +297,56 @@ def _frames(structures: Any) -> Iterable[Frame]:
 
 
 def _decode(contents: Contents, path: Path) -> Potential:
-    document = contents.document
+    """A potential from a file that may say anything: whatever it is not, is a PotentialError."""
     try:
-        calibration = document.get("calibration")
-        spec = RaceSpec.from_json(document["spec"])
-        distances = _arrays(contents, "distances")
-        return Potential(
-            spec=spec,
-            posterior=_posterior(contents),
-            references={int(z): float(e) for z, e in document["references"].items()},
-            lambdas=Lambdas(**document["lambdas"]),
-            statistics=document["statistics"],
-            config=document["config"],
-            fingerprint=document["fingerprint"],
-            calibration=None if calibration is None else Calibration.from_json(calibration),
-            frames=_arrays(contents, "frames"),
-            distances=Distances.restore(spec.cutoff, distances) if distances else None,
-            version=document["version"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return _read(contents)
+    except _WRONG as error:
         raise PotentialError(
             f"{path} describes a model this bayrace ({bayrace.__version__}) cannot build "
             f"({type(error).__name__}: {error}); use the version that wrote it"
         ) from error
+
+
+# What Python and torch raise where a document has other types or sizes than they expect.
+_WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+def _read(contents: Contents) -> Potential:
+    document = contents.document
+    calibration = document.get("calibration")
+    spec = RaceSpec.from_json(document["spec"])
+    distances = _arrays(contents, "distances")
+    statistics, config = document["statistics"], document["config"]
+    for name in ("statistics", "config"):
+        if not isinstance(document[name], dict):
+            raise ValueError(f"{name} is a {type(document[name]).__name__}, not a mapping")
+    if not isinstance(config.get("data", {}), dict):
+        raise ValueError("config.data is not a mapping")
+    for name in ("distance_gap", "mean_neighbours"):
+        if statistics.get(name) is not None:
+            real(name, statistics[name], least=0.0, most=1e6)
+    energies = {z: real("reference", e, least=-1e9, most=1e9) for z, e in _pairs(document)}
+    reference_tensor(energies, spec.elements)
+    names = ("energy", "forces", "stress")
+    weights = {name: real(name, document["lambdas"][name], least=0.0, most=1e30) for name in names}
+    return Potential(
+        spec=spec,
+        posterior=_posterior(contents),
+        references=energies,
+        lambdas=Lambdas(**weights),
+        statistics=statistics,
+        config=config,
+        fingerprint=str(document["fingerprint"]),
+        calibration=None if calibration is None else Calibration.from_json(calibration),
+        frames=_arrays(contents, "frames"),
+        distances=Distances.restore(spec.cutoff, distances) if distances else None,
+        version=str(document["version"]),
+    )
+
+
+def _pairs(document: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+    for number, energy in document["references"].items():
+        yield int(number), energy
 
 
 def _arrays(contents: Contents, group: str) -> dict[str, Any]:
@@ -324,19 +362,10 @@ def _posterior(contents: Contents) -> Posterior:
     return restore(stored, tensors, {})
 
 
-def _check_weights(members: Params, model: Race, path: Path) -> None:
-    """Refuse weights that are not those of the model, one leading dimension apart."""
-    expected = {name: tuple(shape) for name, shape in model.shapes.items()}
-    missing, extra = sorted(expected.keys() - members), sorted(members.keys() - expected)
-    if missing or extra:
-        raise PotentialError(
-            f"{path}: weights do not fit the model: missing {missing}, unexpected {extra}; {COPY}"
-        )
-    for name, shape in expected.items():
-        found = tuple(members[name].shape[1:])
-        if found != shape:
-            raise PotentialError(
-                f"{path}: weight {name} has shape {found}, the model needs {shape}; {COPY}"
-            )
-        if not bool(torch.isfinite(members[name]).all()):
-            raise PotentialError(f"{path}: weight {name} is not finite everywhere; train anew")
+def _check_weights(potential: Potential, path: Path) -> None:
+    """Refuse weights that are not those of the model."""
+    shapes = {name: tuple(shape) for name, shape in potential.model.shapes.items()}
+    try:
+        check_stored(potential.posterior, shapes, elements=len(potential.elements))
+    except _WRONG as error:
+        raise PotentialError(f"{path}: {error}; {COPY}") from error

@@ -28,7 +28,7 @@ from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import Prepared
-from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder
+from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder, holds_files, locked
 from bayrace.workflow.member import (
     MemberProgress,
     SideBySide,
@@ -86,6 +86,21 @@ def train_members(
     how = how or SideBySide()
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
     config = _as_ensemble(config, members)
+    with locked(Path(config.output)):
+        check_folder(config, members=members, resume=resume, overwrite=overwrite)
+        return _train_members(config, members, how, prepared, initial, resume=resume)
+
+
+def _train_members(
+    config: Config,
+    members: int,
+    how: SideBySide,
+    prepared: Prepared | None,
+    initial: Path | None,
+    *,
+    resume: bool,
+) -> EnsembleResult:
+    """In a folder that is ours."""
     placement = place_members(config, members=members, workers=how.workers, pin=how.pin)
     start = None if initial is None else load_member(str(initial), members - 1)
     ready = prepared or prepare(config, initial=start)  # kernels are built here, once
@@ -178,7 +193,7 @@ def check_folder(config: Config, *, members: int, resume: bool, overwrite: bool)
     folder = Path(config.output)
     if folder.is_file():
         raise ConfigError(f"output: {folder} is a file; name a folder")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not holds_files(folder):
         if resume:
             raise ConfigError(f"output: {folder} has nothing to resume; start without --resume")
         return

@@ -49,7 +49,16 @@ from bayrace.workflow.fit import (
     swag_recorder,
     train_ivon,
 )
-from bayrace.workflow.folder import CONFIG, MODEL, POINT, TEST, check_folder, clear_folder
+from bayrace.workflow.folder import (
+    CONFIG,
+    MODEL,
+    POINT,
+    TEST,
+    check_folder,
+    clear_folder,
+    locked,
+    remove_leftovers,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,19 +81,34 @@ def train(
     observer: Callable[[Event], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[int], None] = lambda _: None,
+    patience: float = 0.0,
 ) -> RunResult:
     """Train, write the folder `config.output`, and evaluate on the test data.
 
     `initial` is a potential whose network is trained further, with its references and statistics.
     `overwrite` removes the files of an earlier run; `resume` continues it. `progress` hears how
-    many structures are done while a posterior is fitted to trained weights.
+    many structures are done while a posterior is fitted to trained weights. `patience` is how many
+    seconds to wait for another process that trains in the folder.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
+    with locked(Path(config.output), patience=patience):
+        check_folder(config, resume=resume, overwrite=overwrite)  # nobody can change it any more
+        watch = Watch(observer, stop, progress)
+        return _train(config, prepared, initial, resume=resume, watch=watch)
+
+
+def _train(
+    config: Config,
+    prepared: Prepared | None,
+    initial: Potential | None,
+    *,
+    resume: bool,
+    watch: Watch,
+) -> RunResult:
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     ready = prepared or prepare(config, initial=initial)
     folder = _make_folder(config, resume=resume)
-    watch = Watch(observer, stop, progress)
     start = None if initial is None else _mean_weights(initial, train_settings(config).device)
     posterior, fitted = _train_posterior(
         config, ready, folder, start=start, resume=resume, watch=watch
@@ -338,6 +362,7 @@ def _make_folder(config: Config, *, resume: bool) -> Path:
     """The folder of the run, without the files of the one it replaces."""
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
     if not resume:
         clear_folder(folder)
         write_atomically(folder / CONFIG, dump_config(config).encode())

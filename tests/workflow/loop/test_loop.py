@@ -33,8 +33,9 @@ from bayrace.data.frame import DataError
 from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
 from bayrace.report.round import Round
+from bayrace.workflow.folder import locked
 from bayrace.workflow.loop.rounds import Ended, certain, enough, nothing_chosen, run_loop
-from bayrace.workflow.loop.state import State, locked
+from bayrace.workflow.loop.state import State
 from bayrace.workflow.loop.watch import LoopWatch
 
 COUNTING = Path(__file__).parents[2] / "label" / "counting.py"

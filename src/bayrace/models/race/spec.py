@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from bayrace.models.noise import NoiseSpec
+from bayrace.models.stored_spec import check_types
 from bayrace.nn.harmonics import MAX_DEGREE
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, parse_irreps
 
@@ -43,6 +44,7 @@ class RaceSpec:
     shortest: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        check_types(self.to_json())  # what could not be read again must not be trained
         _check(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ class RaceSpec:
         for name in ("elements", "radial_hidden", "shift"):
             plain[name] = tuple(plain[name])
         plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
+        check_types(plain)  # before anything is made of them
         plain["noise"] = NoiseSpec(**plain["noise"])
         return cls(**plain)
 

@@ -26,10 +26,11 @@ from bayrace.report.page import render
 from bayrace.report.round import Ending, Round
 from bayrace.report.rounds import rounds_report
 from bayrace.train.checkpoint import write_atomically
+from bayrace.workflow.folder import locked
 from bayrace.workflow.loop import gather, learn
 from bayrace.workflow.loop.bench import Bench
 from bayrace.workflow.loop.orphans import adopt
-from bayrace.workflow.loop.state import STATE, State, locked
+from bayrace.workflow.loop.state import STATE, State
 from bayrace.workflow.loop.watch import LoopWatch
 
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
