@@ -142,6 +142,7 @@ def run_training(
     from bayrace.cli.progress import training_display
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
+    from bayrace.workflow.fit import Watch
     from bayrace.workflow.folder import check_folder
 
     settle()
@@ -154,9 +155,7 @@ def run_training(
             prepared=prepared,
             resume=resume,
             overwrite=overwrite,
-            observer=observer,
-            stop=stop,
-            progress=counting(out, config.posterior.kind),
+            watch=Watch(observer, stop, counting(out, config.posterior.kind)),
         )
     conclude(result, out)
     return result

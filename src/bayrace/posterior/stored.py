@@ -19,7 +19,10 @@ from bayrace.core.protocols import Posterior
 MOST_SAMPLES = 10_000
 """Of a prediction."""
 
-_NUMBERS = ("ess", "weight_decay", "alpha", "alpha_forces", "alpha_stress", "regularisation")
+_NUMBERS = (
+    *("ess", "weight_decay", "alpha", "alpha_forces", "alpha_stress", "regularisation"),
+    *("power", "stress_scale"),
+)
 _REALS = (torch.float32, torch.float64)
 
 
@@ -51,7 +54,10 @@ def check_stored(
         ValueError: what is wrong, in words that follow the name of a file.
     """
     tensors, options = posterior.tensors(), posterior.options()
-    layered = posterior.name in ("llpr", "shallow") or options.get("structure") == "last_layer"
+    layered = (
+        posterior.name in ("llpr", "shallow", "distance")
+        or options.get("structure") == "last_layer"
+    )
     groups = _GROUPS["last layer" if layered else posterior.name]
     rest = dict(tensors)
     types = set()
@@ -62,7 +68,9 @@ def check_stored(
     if len(types) != 1 or not types <= set(_REALS):
         raise ValueError(f"weights are {_listed(types)}; all must be float32, or all float64")
     if layered:
-        _check_last_layer(rest, weights=sum(math.prod(shape) for shape in shapes.values()))
+        features = _check_last_layer(rest, sum(math.prod(shape) for shape in shapes.values()))
+        if posterior.name == "distance":
+            _check_features(rest, elements, features)
     _check_shifts(rest, elements, posterior.samples)
     if rest:
         raise ValueError(f"weights do not fit the model: missing [], unexpected {sorted(rest)}")
@@ -103,7 +111,8 @@ def _within(value: Tensor, group: _Group) -> bool:
     return bool(torch.isfinite(value).all()) and bool((value >= group.least).all())
 
 
-def _check_last_layer(rest: dict[str, Tensor], *, weights: int) -> None:
+def _check_last_layer(rest: dict[str, Tensor], weights: int) -> int:
+    """The number of its features."""
     places, factor = _taken(rest, "places"), _taken(rest, "factor")
     if places.dtype != torch.int64 or places.ndim != 1 or not len(places):
         raise ValueError(f"places are {places.dtype} of shape {tuple(places.shape)}")
@@ -115,6 +124,24 @@ def _check_last_layer(rest: dict[str, Tensor], *, weights: int) -> None:
             raise ValueError(f"a factor is {each.dtype} of shape {tuple(each.shape)}")
         if not bool(torch.isfinite(each).all()):
             raise ValueError("a factor is not finite everywhere")
+    return len(places)
+
+
+def _check_features(rest: dict[str, Tensor], elements: int, features: int) -> None:
+    """What a distance knows of the training atoms of each element."""
+    expected = {
+        "centre": (elements, features),
+        "whitening": (elements, features, features),
+        "forces_scale": (elements,),
+    }
+    for name, shape in expected.items():
+        if name == "forces_scale" and name not in rest:  # not modelled
+            continue
+        value = _taken(rest, name)
+        if tuple(value.shape) != shape or value.dtype != torch.float64:
+            raise ValueError(f"{name} is {value.dtype} of shape {tuple(value.shape)}, not {shape}")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} is not finite everywhere")
 
 
 def _check_shifts(rest: dict[str, Tensor], elements: int, samples: int) -> None:
@@ -144,6 +171,9 @@ def _check_options(options: Mapping[str, Any]) -> None:
         raise ValueError(f"scaling={options['scaling']!r} is unknown")
     positive = {name: options[name] for name in _NUMBERS if options.get(name) is not None}
     noise = {k: v for k, v in options.get("found", {}).items() if str(k).endswith("_noise")}
+    for name, value in options.get("noise", {}).items():
+        if not isinstance(value, float) or not 0 <= value < 1e30:
+            raise ValueError(f"noise of {name}={value!r}: not a factor of a variance")
     for name, value in (positive | noise).items():
         real = isinstance(value, int | float) and not isinstance(value, bool)
         if not real or not 0 < value < 1e30:

@@ -25,7 +25,7 @@ from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.models.noise import Lambdas
 from bayrace.models.race.network import Race
 from bayrace.models.race.spec import RaceSpec
-from bayrace.models.stored_spec import real
+from bayrace.models.race.stored_spec import real
 from bayrace.posterior import restore
 from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED

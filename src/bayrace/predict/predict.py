@@ -137,7 +137,7 @@ def refuse_not_finite(
     """The same prediction, if its numbers are: nan must not pass for a result.
 
     `periodic` (S,) tells the structures that have a stress. Variances that were not computed, and
-    those of a stress, may be nan.
+    those of a stress, may be nan; so may one that is nan throughout, as it is not modelled.
     """
     stress = prediction.stress
     parts = {
@@ -148,7 +148,8 @@ def refuse_not_finite(
         "covariance of the force": prediction.forces.total if uncertainty == "full" else None,
     }
     for name, value in parts.items():
-        if value is not None and not bool(torch.isfinite(value).all()):
+        absent = value is None or ("variance" in name and bool(value.isnan().all()))
+        if value is not None and not absent and not bool(torch.isfinite(value).all()):
             finite = torch.isfinite(value).reshape(len(value), -1).all(1)
             place = int(finite.logical_not().nonzero()[0, 0])
             of = "atom" if "force" in name else "structure"

@@ -26,6 +26,7 @@ from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
+from bayrace.workflow.fit import Watch
 from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.member import SideBySide
 
@@ -69,7 +70,7 @@ def fine_tune(
         config,
         initial=None if afresh else potential,
         resume=(folder / "run" / LAST).is_file(),
-        stop=how.stop,
+        watch=Watch(stop=how.stop),
     )
     return None if single.fit.reason == "interrupted" else single.potential
 
