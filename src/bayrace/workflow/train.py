@@ -82,7 +82,7 @@ def train(
 
     `initial` is a potential whose network is trained further, with its references and statistics.
     `overwrite` removes the files of an earlier run; `resume` continues it. `watch` hears of it and
-    may end it. `patience` is how many seconds to wait for another process that trains in the folder.
+    may end it. `patience`: how many seconds to wait for another process that trains in the folder.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
     with locked(Path(config.output), patience=patience):
