@@ -32,14 +32,13 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import LinearModel, Model
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.likelihood.robust import Shares, robust_scale, shares
 from bayrace.models.derivatives import evaluate
-from bayrace.models.noise import Lambdas, noise
+from bayrace.models.noise import Lambdas, noise, noise_spec_of
 from bayrace.nn.covariance import isotropic_covariance, to_mandel
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places, structure_features
-from bayrace.posterior.gaussian.rows import RowModel
 
 Array = NDArray[np.float64]
 
@@ -164,7 +163,7 @@ class Distance:
 
 
 def fit(
-    model: RowModel,
+    model: LinearModel,
     params: Params,
     train: Dataset,
     valid: Dataset,
@@ -252,7 +251,7 @@ class _HeldOut(NamedTuple):
 
 
 def _features(
-    model: RowModel, params: Params, data: Dataset, progress: Callable[[int], None]
+    model: LinearModel, params: Params, data: Dataset, progress: Callable[[int], None]
 ) -> _Seen:
     kinds = len(model.elements)
     seen: _Seen | None = None
@@ -309,14 +308,14 @@ def _inverse_root(gram: Tensor) -> Tensor:
 
 
 def _held_out(
-    bare: Distance, model: RowModel, params: Params, valid: Dataset, lambdas: Lambdas
+    bare: Distance, model: LinearModel, params: Params, valid: Dataset, lambdas: Lambdas
 ) -> _HeldOut:
     parts: dict[str, list[_Errors]] = {"energy": [], "forces": [], "stress": []}
     stress = any(frame.stress is not None and frame.pbc.all() for frame in valid.frames)
     for batch, labels in edge_batches(valid, like=params, edges=_EDGES):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, stress=stress)
-            own = noise(outputs, batch, model.noise_spec, lambdas)
+            own = noise(outputs, batch, noise_spec_of(model), lambdas)
             spread = bare.spread(model, params, batch, outputs, forces=True, stress=stress)
         element = batch.species[:, None].expand(-1, 3)
         none = batch.species.new_zeros(batch.structures)

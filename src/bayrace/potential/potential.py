@@ -18,13 +18,22 @@ from bayrace.calibrate.calibration import Calibration
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Params
 from bayrace.core.prediction import Prediction
-from bayrace.core.protocols import ClosedForm, NoiseScaled, Noisy, Posterior, Shifted
+from bayrace.core.protocols import (
+    ClosedForm,
+    Foldable,
+    Model,
+    ModelSpec,
+    NoiseScaled,
+    Noisy,
+    Posterior,
+    Shaped,
+    Shifted,
+)
 from bayrace.data.check import check_frame
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, frame_from_atoms
+from bayrace.models import spec_class
 from bayrace.models.noise import Lambdas
-from bayrace.models.race.network import Race
-from bayrace.models.race.spec import RaceSpec
 from bayrace.posterior import restore
 from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED
@@ -41,7 +50,7 @@ __all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_d
 class Potential:
     """Everything needed to predict, and where it came from."""
 
-    spec: RaceSpec
+    spec: ModelSpec  # of any kind that `bayrace.models` knows
     posterior: Posterior  # over the weights; posterior.name is the algorithm
     references: Mapping[int, float]  # eV of an isolated atom, by atomic number
     lambdas: Lambdas  # weights the losses used; predictions are corrected for them
@@ -55,9 +64,9 @@ class Potential:
     version: str = field(default_factory=lambda: bayrace.__version__)  # bayrace that trained it
 
     @cached_property
-    def model(self) -> Race:
+    def model(self) -> Model:
         """The energy function that the members parametrise."""
-        return Race(self.spec)
+        return self.spec.build()
 
     @cached_property
     def members(self) -> Params:
@@ -67,8 +76,11 @@ class Potential:
     @cached_property
     def folded(self) -> Params:
         """Members with everything multiplied out that predictions share; made when first used."""
+        model = self.model
+        if not isinstance(model, Foldable):
+            return self.members
         with torch.no_grad():
-            folded: Params = torch.func.vmap(self.model.fold)(dict(self.members))
+            folded: Params = torch.func.vmap(model.fold)(dict(self.members))
         return folded
 
     @cached_property
@@ -221,6 +233,7 @@ def encode(potential: Potential) -> bytes:
     """The bytes of a potential's file."""
     posterior, calibration = potential.posterior, potential.calibration
     document = {
+        "model": potential.spec.name,
         "spec": potential.spec.to_json(),
         "posterior": {"name": posterior.name, "options": posterior.options()},
         "references": {str(z): float(e) for z, e in sorted(potential.references.items())},
@@ -272,7 +285,7 @@ def _decode(contents: Contents, path: Path) -> Potential:
     document = contents.document
     try:
         calibration = document.get("calibration")
-        spec = RaceSpec.from_json(document["spec"])
+        spec = spec_class(document.get("model", "race")).from_json(document["spec"])
         distances = _arrays(contents, "distances")
         return Potential(
             spec=spec,
@@ -307,9 +320,12 @@ def _posterior(contents: Contents) -> Posterior:
     return restore(stored, tensors, {})
 
 
-def _check_weights(members: Params, model: Race, path: Path) -> None:
+def _check_weights(members: Params, model: Model, path: Path) -> None:
     """Refuse weights that are not those of the model, one leading dimension apart."""
-    expected = {name: tuple(shape) for name, shape in model.shapes.items()}
+    if isinstance(model, Shaped):
+        expected = {name: tuple(shape) for name, shape in model.shapes.items()}
+    else:
+        expected = {name: tuple(value.shape) for name, value in model.init(0).items()}
     missing, extra = sorted(expected.keys() - members), sorted(members.keys() - expected)
     if missing or extra:
         raise PotentialError(

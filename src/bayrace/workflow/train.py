@@ -192,7 +192,7 @@ def refit(
             f"data.train: {len(ready.train)} structures that are not those the potential was "
             "trained on; restore the files, or name them with -o data.train=..."
         )
-    ready = replace(ready, model=potential.model)
+    ready = replace(ready, model=_network(potential))
     posterior, tail = fit_posterior(
         config,
         ready,
@@ -228,11 +228,22 @@ def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
 
     training = dataset(splits.train)
-    model = Race(race_spec(config, training) if initial is None else initial.spec)
+    model = Race(race_spec(config, training)) if initial is None else _network(initial)
     settings = train_settings(config)
     if settings.device == "cpu":
         model.prepare(settings.torch_dtype)
     return Prepared(splits, training, dataset(splits.valid), model)
+
+
+def _network(potential: Potential) -> Race:
+    """The network of a potential, if it is one that we train."""
+    model = potential.model
+    if not isinstance(model, Race):
+        raise ConfigError(
+            f"model {potential.spec.name}: the weights of other packages' networks are not trained "
+            "here; give it a posterior for new data with `bayrace adopt`"
+        )
+    return model
 
 
 def _references(config: Config, splits: Splits) -> dict[int, float]:
