@@ -1,7 +1,7 @@
 """Networks of other packages: which one, of which version, with which weights.
 
-The package stays the engine, and its weights stay in its wheel or in the user's file. A file of ours
-names them with their SHA-256; other weights under the same name are refused.
+The package stays the engine, and its weights stay in its wheel or in the user's file. A file of
+ours names them with their SHA-256; other weights under the same name are refused.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def weights_file(weights: str, *, package: str, names: Sequence[str]) -> Path:
     path = Path(weights).expanduser()
     if not path.is_file():
         known = f", or one of {', '.join(names)}" if names else ""
-        raise ValueError(f"{weights}: no such file of weights; give one that {package} wrote{known}")
+        raise ValueError(f"{weights}: no such file; give one that {package} wrote{known}")
     return path
 
 

@@ -1,12 +1,13 @@
 """MACE (Batatia 2022) from a file of its own package: `pip install 'bayrace[mace]'`.
 
 Every layer has a readout, and energies are linear in the last weights of each of them; the features
-of all readouts stand side by side. MACE's files are pickles, which run what is in them when they are
-read: take them from those you trust.
+of all readouts stand side by side. MACE's files are pickles, which run what is in them when they
+are read: take them from those you trust.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,4 +146,4 @@ def _scalars(linear: Any, hidden: Tensor) -> Tensor:
         if irrep.l == 0 and irrep.p == 1
     ]
     scalars = torch.cat(kept, dim=-1)
-    return scalars / scalars.shape[-1] ** 0.5
+    return scalars * (1 / math.sqrt(scalars.shape[-1]))

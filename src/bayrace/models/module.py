@@ -60,6 +60,7 @@ class ModuleModel:
         module = module.eval().requires_grad_(False)
         self.weights: Params = {name: known[name].detach().clone() for name in names}
         first = next(iter(known.values()))
+        self.dtype = first.dtype  # of the module as it was made
         self._copies = {(first.dtype, first.device): module}
 
     @property

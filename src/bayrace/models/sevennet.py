@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,9 +86,9 @@ class SevenNet(nn.Module):
 
     def _weighted(self, features: Tensor, index: Tensor) -> Tensor:
         """Features as energies depend on them: with the norm of the map and the element's scale."""
-        scale = getattr(self.network, _SCALED).scale
+        scale: Tensor = getattr(self.network, _SCALED).scale
         each = scale[index][:, None] if scale.numel() > 1 else scale
-        return features * (each / features.shape[-1] ** 0.5)
+        return features * (each / math.sqrt(features.shape[-1]))
 
 
 def _checkpoint(path: Path) -> Any:
