@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bayrace.deploy.ase import Calculator
     from bayrace.potential.potential import Potential
+    from bayrace.workflow.adopt import adopt
 
-__all__ = ["Calculator", "Potential", "__version__"]
+__all__ = ["Calculator", "Potential", "__version__", "adopt"]
 
 try:
     __version__ = version("bayrace")
@@ -20,7 +21,11 @@ except PackageNotFoundError:  # a source tree that was not installed
     __version__ = "0+unknown"
 
 # Loaded on first use: torch takes seconds to import, `bayrace --help` should not.
-_LAZY = {"Calculator": "bayrace.deploy.ase", "Potential": "bayrace.potential.potential"}
+_LAZY = {
+    "Calculator": "bayrace.deploy.ase",
+    "Potential": "bayrace.potential.potential",
+    "adopt": "bayrace.workflow.adopt",
+}
 
 _MOVED = {  # modules of the first drafts of 0.1, and where their contents are
     "active": "bayrace.simulate, bayrace.select and bayrace.label",

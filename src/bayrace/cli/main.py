@@ -9,6 +9,7 @@ import typer
 import bayrace
 from bayrace.cli import (
     active,
+    adopt,
     calibrate,
     compare,
     demo,
@@ -37,6 +38,7 @@ app = typer.Typer(
 
 for _command in (
     train,
+    adopt,
     fit,
     evaluate,
     calibrate,

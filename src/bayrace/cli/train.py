@@ -200,8 +200,10 @@ def conclude(result: RunResult, out: Console) -> None:
 
 def uncertainty(potential: Potential) -> str:
     """Where the σ of a potential comes from, in a line."""
+    from bayrace.models.noise import noise_spec_of
+
     name, calibration = potential.posterior.name, potential.calibration
-    silent = potential.spec.noise.kind == "none"
+    silent = noise_spec_of(potential.model).kind == "none"
     if name == "point":
         what = "none (posterior point, loss mse)" if silent else "noise alone (posterior point)"
     else:

@@ -20,7 +20,11 @@ class DistanceConfig(Section):
         default=1.3,
         ge=1,
         le=2,
-        description="Variances grow with this power of the squared distance from the data.",
+        description="Variances of forces and stress grow with this power of the squared distance "
+        "from the data.",
+    )
+    energy_power: float = Field(
+        default=1.5, ge=1, le=2, description="The same for the variance of the energy."
     )
     regularisation: Annotated[float, Field(gt=0)] | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""What a model, a likelihood and a posterior are, and what a posterior may also offer."""
+"""What a model, a likelihood and a posterior are, and what each may also offer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
+from bayrace.core.noise import NoiseSpec
 from bayrace.core.outputs import Heads, LossParts, Outputs, Params, Spread
 
 
@@ -39,6 +40,93 @@ class Model(Protocol):
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
         """Energies of the structures; references are not included."""
+        ...
+
+
+@runtime_checkable
+class NoisyModel(Model, Protocol):
+    """A model with noise heads, that says what they mean."""
+
+    @property
+    def noise_spec(self) -> NoiseSpec:
+        """Which noise the heads describe, and how."""
+        ...
+
+
+@runtime_checkable
+class LinearModel(Model, Protocol):
+    """A model whose energies are linear in some of its weights.
+
+    Its Heads.hidden are what those weights multiply.
+    """
+
+    def last_layer(self, params: Params) -> Tensor:
+        """Those weights, (D,)."""
+        ...
+
+    def with_last_layer(self, params: Params, weights: Tensor) -> Params:
+        """The same parameters with other weights there."""
+        ...
+
+
+@runtime_checkable
+class Foldable(Protocol):
+    """A model that predicts faster with weights that it has multiplied out beforehand."""
+
+    def fold(self, params: Params) -> Params:
+        """Weights of one member that `energy` takes as it takes `params`."""
+        ...
+
+
+@runtime_checkable
+class SideBySide(Protocol):
+    """A model that takes the weights of several members with copies of a batch."""
+
+    def side_by_side(self, members: Params) -> bool:
+        """Whether it takes these, stacked (M, ...), with `bayrace.data.batch.repeated`."""
+        ...
+
+
+@runtime_checkable
+class Shaped(Protocol):
+    """A model that knows the shapes of its parameters without making any."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """By the names of the parameters."""
+        ...
+
+
+class ModelSpec(Protocol):
+    """Everything that defines a model except its weights; what a file stores of it.
+
+    Registered by its name in `bayrace.models`.
+    """
+
+    name: ClassVar[str]
+    """Of the kind of model, in files and configurations."""
+
+    @property
+    def cutoff(self) -> float:
+        """Å."""
+        ...
+
+    @property
+    def elements(self) -> tuple[int, ...]:
+        """Atomic numbers in ascending order."""
+        ...
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` reads them back."""
+        ...
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_json`; ValueError for what is missing or unknown."""
+        ...
+
+    def build(self) -> Model:
+        """The energy as a function of parameters; ValueError says what it lacks and the remedy."""
         ...
 
 

@@ -7,52 +7,28 @@ The calibrated variance is therefore σ²/λ; everything downstream uses that on
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
+from bayrace.core.noise import NO_NOISE, EnergyNoise, NoiseSpec
 from bayrace.core.outputs import Outputs
-from bayrace.core.protocols import Model
-from bayrace.nn.covariance import (
-    CovarianceForm,
-    clamp_log_variance,
-    covariance,
-    covariance_from_mandel,
-)
+from bayrace.core.protocols import Model, NoisyModel
+from bayrace.nn.covariance import clamp_log_variance, covariance, covariance_from_mandel
 
-EnergyNoise = Literal["extensive", "mean_log"]
-
-
-@dataclass(frozen=True)
-class NoiseSpec:
-    """Which noise a model predicts, and how."""
-
-    kind: Literal["none", "energy", "joint", "shallow"]  # for MSE, NLL_E, NLL_JEF, members
-    energy: EnergyNoise
-    covariance: CovarianceForm
-    stress: bool
-    members: int = 0  # shallow: deviations from the energy whose spread is our ignorance
-
-    def __post_init__(self) -> None:
-        if (self.kind == "shallow") != (self.members > 0) or self.members == 1:
-            raise ValueError(
-                f"kind={self.kind!r} with members={self.members}: a shallow ensemble has at least "
-                "2 members, every other kind 0"
-            )
-
-
-NO_NOISE = NoiseSpec(kind="none", energy="extensive", covariance="equivariant", stress=False)
-
-
-class NoisyModel(Model, Protocol):
-    """A model that says what its heads mean."""
-
-    @property
-    def noise_spec(self) -> NoiseSpec:
-        """Which noise the heads describe, and how."""
-        ...
+__all__ = [
+    "NO_NOISE",
+    "EnergyNoise",
+    "Lambdas",
+    "Noise",
+    "NoiseSpec",
+    "energy_variance",
+    "members_variance",
+    "noise",
+    "noise_spec_of",
+]
 
 
 @dataclass(frozen=True)
@@ -70,6 +46,11 @@ class Noise(NamedTuple):
     energy: Tensor | None  # (S,) eV²
     forces: Tensor | None  # (N, 3, 3) (eV/Å)²
     stress: Tensor | None  # (S, 6, 6) (eV/Å³)², Voigt components
+
+
+def noise_spec_of(model: Model) -> NoiseSpec:
+    """What the heads of a model mean; no noise where it has none."""
+    return model.noise_spec if isinstance(model, NoisyModel) else NO_NOISE
 
 
 def noise(outputs: Outputs, batch: GraphBatch, spec: NoiseSpec, lambdas: Lambdas) -> Noise:

@@ -10,14 +10,12 @@ Stress is handled in Mandel order (xx, yy, zz, √2 yz, √2 xz, √2 xy), where
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from bayrace.core.noise import CovarianceForm
 from bayrace.nn.tables import constant
-
-CovarianceForm = Literal["equivariant", "cholesky"]
 
 LOG_VARIANCE_RANGE = (-30.0, 20.0)
 """Log-variances are clamped here: σ between 3e-7 and 2e4 eV, eV/Å or eV/Å³."""

@@ -9,11 +9,11 @@ is about 1 where training has been and 10² to 10⁴ where it has not. The error
 at home and abroad alike, and that of an energy follows the rigidity of the structure (LLPR, Bigi
 2024), φ summed over its atoms and C = Σ φφᵀ + ςI over the training structures:
 
-    cov F = c m^p,    var E = α² φᵀC⁻¹φ ⟨m^(p-1)⟩ over atoms,    var σ_ij = b Σ m^p / V².
+    cov F = c m^p,    var E = α² φᵀC⁻¹φ ⟨m^(q-1)⟩ over atoms,    var σ_ij = b Σ m^p / V².
 
 Rigidity takes the features for given. Far from the data they are wrong too, and errors grow faster
-than m: p = 1.3 served two molecules from home to three times the temperature, where p = 1 left σ
-half as large as the errors. c of every element, α and b are fitted to validation errors, and so is
+than m: p = 1.3 and q = 1.5 served two molecules from home to three and four times the temperature,
+where p = q = 1 left σ half as large as the errors. c of every element, α and b are fitted to validation errors, and so is
 how much of the network's own noise is left beside them (`bayrace.likelihood.robust.shares`).
 Nothing is differentiated. The price: force covariances have no direction of their own.
 """
@@ -32,13 +32,12 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import LinearModel, Model
 from bayrace.data.dataset import Dataset
 from bayrace.likelihood.robust import Shares, judged, robust_scale, shares
 from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places, structure_features
-from bayrace.posterior.gaussian.rows import RowModel
 from bayrace.posterior.held_out import Errors, HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
@@ -56,6 +55,7 @@ class DistanceOptions:
     """How distances become variances."""
 
     power: float  # p
+    energy_power: float  # q
     regularisation: float | None
     """Added to the eigenvalues of Σ, in units of their mean; None: by the validation errors."""
 
@@ -65,7 +65,7 @@ class Distance:
     """Weights, and what is known of the features that they give; implements `ClosedForm`.
 
     Draws of more than one sample are those of the last layer by LLPR, whose energies scatter as C
-    says, without the growth by m^(p-1).
+    says, without the growth by m^(q-1).
     """
 
     name: ClassVar[str] = "distance"
@@ -75,6 +75,7 @@ class Distance:
     forces_scale: Tensor | None  # (Z,) float64 (eV/Å)², c; None: forces are not modelled
     stress_scale: float | None  # eV²; None: the stress is not modelled
     power: float  # p
+    energy_power: float  # q
     energy_modelled: bool
     noise: Mapping[str, float]  # factors of the network's noise variances, by quantity
 
@@ -110,13 +111,13 @@ class Distance:
         """Variances of the predictions `outputs`; None for what is not modelled."""
         hidden, factor = hidden_features(outputs).double(), self.last.factor
         distance = self.distances(batch, outputs)
-        excess = distance ** (self.power - 1)
+        excess = distance ** (self.energy_power - 1)
         rigid = (structure_features(batch, hidden) @ factor).square().sum(-1)
         energy = rigid * _mean(excess, batch)
         atomic = (hidden @ factor).square().sum(-1) * excess if self.energy_modelled else None
         if atomic is None:
             energy = torch.full_like(energy, torch.nan)
-        grown = distance * excess
+        grown = distance**self.power
         covariance = virial = None
         if forces and self.forces_scale is not None:
             variance = self.forces_scale[batch.species] * grown
@@ -137,6 +138,7 @@ class Distance:
         """The scales."""
         return {
             "power": self.power,
+            "energy_power": self.energy_power,
             "stress_scale": self.stress_scale,
             "energy_modelled": self.energy_modelled,
             "noise": dict(self.noise),
@@ -153,6 +155,7 @@ class Distance:
             tensors.get("forces_scale"),
             stress_scale=None if stress is None else float(stress),
             power=float(options["power"]),
+            energy_power=float(options["energy_power"]),
             energy_modelled=bool(options["energy_modelled"]),
             noise={str(name): float(value) for name, value in options["noise"].items()},
         )
@@ -172,7 +175,7 @@ class Distance:
 
 
 def fit(
-    model: RowModel,
+    model: LinearModel,
     params: Params,
     train: Dataset,
     valid: Dataset,
@@ -194,7 +197,8 @@ def fit(
     def bare(regularisation: float) -> Distance:
         centre, whitening = whitened(seen, regularisation)
         ones = torch.ones(len(centre), dtype=_REAL, device=root.device)
-        return Distance(last, centre, whitening, ones, 1.0, options.power, True, {})
+        powers = options.power, options.energy_power
+        return Distance(last, centre, whitening, ones, 1.0, *powers, True, {})
 
     found = options.regularisation
     if found is None:

@@ -23,11 +23,11 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.outputs import Outputs, Params
-from bayrace.core.protocols import Likelihood
+from bayrace.core.protocols import Likelihood, NoisyModel
 from bayrace.data.dataset import Dataset, epoch_batches
 from bayrace.likelihood.weights import present
 from bayrace.models.derivatives import evaluate
-from bayrace.models.noise import Lambdas, NoisyModel, noise
+from bayrace.models.noise import Lambdas, noise
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.train.normal import generator
 from bayrace.train.settings import TrainSettings

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.core.outputs import Params
-from bayrace.core.protocols import ClosedForm
+from bayrace.core.protocols import ClosedForm, Model
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
-from bayrace.models.noise import Lambdas, NoisyModel, noise
+from bayrace.models.noise import Lambdas, noise, noise_spec_of
 from bayrace.nn.covariance import to_mandel
 
 Array = NDArray[np.float64]
@@ -42,7 +42,7 @@ class HeldOut(NamedTuple):
 
 def held_out(
     bare: ClosedForm,
-    model: NoisyModel,
+    model: Model,
     params: Params,
     valid: Dataset,
     lambdas: Lambdas,
@@ -57,7 +57,7 @@ def held_out(
     for batch, labels in edge_batches(valid, like=params, edges=_EDGES, chosen=chosen):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, stress=stress)
-            own = noise(outputs, batch, model.noise_spec, lambdas)
+            own = noise(outputs, batch, noise_spec_of(model), lambdas)
             spread = bare.spread(model, params, batch, outputs, forces=True, stress=stress)
         element = batch.species[:, None].expand(-1, 3)
         none = batch.species.new_zeros(batch.structures)

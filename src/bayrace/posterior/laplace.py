@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import LinearModel, Model, NoisyModel
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.likelihood.evidence import (
     PRIOR,
@@ -36,10 +36,10 @@ from bayrace.likelihood.evidence import (
     precision_matrix,
     residual_precision,
 )
-from bayrace.models.noise import Lambdas, NoisyModel
+from bayrace.models.noise import Lambdas
 from bayrace.posterior.gaussian.curvature import Probes, diagonal_ggn, last_layer_ggn, noise_slopes
 from bayrace.posterior.gaussian.diagonal import Diagonal, flat
-from bayrace.posterior.gaussian.last_layer import LastLayer, LinearModel, last_layer_places
+from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
 from bayrace.posterior.gaussian.observed import Sums, label_sums
 
 Structure = Literal["diagonal", "last_layer"]

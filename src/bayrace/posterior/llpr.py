@@ -29,13 +29,12 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import LinearModel, Model
 from bayrace.data.dataset import Dataset
 from bayrace.likelihood.total import Scale, total_scale
 from bayrace.models.noise import Lambdas
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
 from bayrace.posterior.gaussian.rows import (
-    RowModel,
     Rows,
     energy_rows,
     forces_gram,
@@ -136,7 +135,7 @@ class Llpr:
 
 
 def fit(
-    model: RowModel,
+    model: LinearModel,
     params: Params,
     train: Dataset,
     valid: Dataset,
@@ -199,7 +198,7 @@ class _Spectrum(NamedTuple):
 
 
 def _held_out(
-    model: RowModel, params: Params, valid: Dataset, *, lambdas: Lambdas, seed: int
+    model: LinearModel, params: Params, valid: Dataset, *, lambdas: Lambdas, seed: int
 ) -> dict[str, Rows]:
     """What the validation labels of each quantity are compared with; without labels left out."""
     rows = {

@@ -21,7 +21,7 @@ MOST_SAMPLES = 10_000
 
 _NUMBERS = (
     *("ess", "weight_decay", "alpha", "alpha_forces", "alpha_stress", "regularisation"),
-    *("power", "stress_scale"),
+    *("power", "energy_power", "stress_scale"),
 )
 _REALS = (torch.float32, torch.float64)
 

@@ -18,20 +18,24 @@ from bayrace.calibrate.calibration import Calibration
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Params
 from bayrace.core.prediction import Prediction
-from bayrace.core.protocols import ClosedForm, NoiseScaled, Noisy, Posterior, Shifted
+from bayrace.core.protocols import (
+    ClosedForm,
+    Foldable,
+    Model,
+    ModelSpec,
+    NoiseScaled,
+    Noisy,
+    Posterior,
+    Shifted,
+)
 from bayrace.data.check import check_frame
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, frame_from_atoms
 from bayrace.models.noise import Lambdas
-from bayrace.models.race.network import Race
-from bayrace.models.race.spec import RaceSpec
-from bayrace.models.race.stored_spec import real
-from bayrace.posterior import restore
-from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED
-from bayrace.posterior.stored import check_stored
 from bayrace.potential import artifact
-from bayrace.potential.artifact import COPY, Contents, PotentialError
+from bayrace.potential.artifact import PotentialError
+from bayrace.potential.stored import check_weights, fields_of
 from bayrace.predict.moments import concatenate, with_label_noise, with_scaled_noise
 from bayrace.predict.predict import (
     Uncertainty,
@@ -49,7 +53,7 @@ __all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_d
 class Potential:
     """Everything needed to predict, and where it came from."""
 
-    spec: RaceSpec
+    spec: ModelSpec  # of any kind that `bayrace.models` knows
     posterior: Posterior  # over the weights; posterior.name is the algorithm
     references: Mapping[int, float]  # eV of an isolated atom, by atomic number
     lambdas: Lambdas  # weights the losses used; predictions are corrected for them
@@ -63,9 +67,9 @@ class Potential:
     version: str = field(default_factory=lambda: bayrace.__version__)  # bayrace that trained it
 
     @cached_property
-    def model(self) -> Race:
+    def model(self) -> Model:
         """The energy function that the members parametrise."""
-        return Race(self.spec)
+        return self.spec.build()
 
     @cached_property
     def members(self) -> Params:
@@ -75,8 +79,11 @@ class Potential:
     @cached_property
     def folded(self) -> Params:
         """Members with everything multiplied out that predictions share; made when first used."""
+        model = self.model
+        if not isinstance(model, Foldable):
+            return self.members
         with torch.no_grad():
-            folded: Params = torch.func.vmap(self.model.fold)(dict(self.members))
+            folded: Params = torch.func.vmap(model.fold)(dict(self.members))
         return folded
 
     @cached_property
@@ -207,7 +214,7 @@ class Potential:
     def save(self, path: str | Path) -> None:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""
         path = Path(path)
-        _check_weights(self, path)
+        check_weights(self.posterior, self.model, path)
         checkpoint.write_atomically(path, encode(self))
 
     @staticmethod
@@ -223,8 +230,8 @@ class Potential:
         precision of training.
         """
         path = Path(path)
-        potential = _decode(artifact.read(path), path)
-        _check_weights(potential, path)
+        potential = Potential(**fields_of(artifact.read(path), path))
+        check_weights(potential.posterior, potential.model, path)
         return potential.to(device=device, dtype=dtype)
 
 
@@ -232,6 +239,7 @@ def encode(potential: Potential) -> bytes:
     """The bytes of a potential's file."""
     posterior, calibration = potential.posterior, potential.calibration
     document = {
+        "model": potential.spec.name,
         "spec": potential.spec.to_json(),
         "posterior": {"name": posterior.name, "options": posterior.options()},
         "references": {str(z): float(e) for z, e in sorted(potential.references.items())},
@@ -294,78 +302,3 @@ def _frames(structures: Any) -> Iterable[Frame]:
         frame = item if isinstance(item, Frame) else frame_from_atoms(item, keys=None, index=index)
         check_frame(frame)
         yield frame
-
-
-def _decode(contents: Contents, path: Path) -> Potential:
-    """A potential from a file that may say anything: whatever it is not, is a PotentialError."""
-    try:
-        return _read(contents)
-    except _WRONG as error:
-        raise PotentialError(
-            f"{path} describes a model this bayrace ({bayrace.__version__}) cannot build "
-            f"({type(error).__name__}: {error}); use the version that wrote it"
-        ) from error
-
-
-# What Python and torch raise where a document has other types or sizes than they expect.
-_WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-def _read(contents: Contents) -> Potential:
-    document = contents.document
-    calibration = document.get("calibration")
-    spec = RaceSpec.from_json(document["spec"])
-    distances = _arrays(contents, "distances")
-    statistics, config = document["statistics"], document["config"]
-    for name in ("statistics", "config"):
-        if not isinstance(document[name], dict):
-            raise ValueError(f"{name} is a {type(document[name]).__name__}, not a mapping")
-    if not isinstance(config.get("data", {}), dict):
-        raise ValueError("config.data is not a mapping")
-    for name in ("distance_gap", "mean_neighbours"):
-        if statistics.get(name) is not None:
-            real(name, statistics[name], least=0.0, most=1e6)
-    energies = {z: real("reference", e, least=-1e9, most=1e9) for z, e in _pairs(document)}
-    reference_tensor(energies, spec.elements)
-    names = ("energy", "forces", "stress")
-    weights = {name: real(name, document["lambdas"][name], least=0.0, most=1e30) for name in names}
-    return Potential(
-        spec=spec,
-        posterior=_posterior(contents),
-        references=energies,
-        lambdas=Lambdas(**weights),
-        statistics=statistics,
-        config=config,
-        fingerprint=str(document["fingerprint"]),
-        calibration=None if calibration is None else Calibration.from_json(calibration),
-        frames=_arrays(contents, "frames"),
-        distances=Distances.restore(spec.cutoff, distances) if distances else None,
-        version=str(document["version"]),
-    )
-
-
-def _pairs(document: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
-    for number, energy in document["references"].items():
-        yield int(number), energy
-
-
-def _arrays(contents: Contents, group: str) -> dict[str, Any]:
-    return {k: v.numpy() for k, v in checkpoint.group(contents.tensors, group).items()}
-
-
-def _posterior(contents: Contents) -> Posterior:
-    stored, tensors = contents.document["posterior"], contents.tensors
-    if contents.version > 1:
-        return restore(stored["name"], checkpoint.group(tensors, "posterior"), stored["options"])
-    if stored == "point":
-        return Point({name: value[0] for name, value in tensors.items()})
-    return restore(stored, tensors, {})
-
-
-def _check_weights(potential: Potential, path: Path) -> None:
-    """Refuse weights that are not those of the model."""
-    shapes = {name: tuple(shape) for name, shape in potential.model.shapes.items()}
-    try:
-        check_stored(potential.posterior, shapes, elements=len(potential.elements))
-    except _WRONG as error:
-        raise PotentialError(f"{path}: {error}; {COPY}") from error

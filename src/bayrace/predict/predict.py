@@ -6,7 +6,7 @@ Means and sums are float64 whatever the model's dtype: one float32 ulp at 17 660
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -14,11 +14,11 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params
 from bayrace.core.prediction import Prediction
-from bayrace.core.protocols import ClosedForm
+from bayrace.core.protocols import ClosedForm, Model, SideBySide
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
 from bayrace.models.derivatives import evaluate
-from bayrace.models.noise import Lambdas, NoisyModel, noise
+from bayrace.models.noise import Lambdas, noise, noise_spec_of
 from bayrace.predict.moments import mixture, with_spread
 
 References = Mapping[int, float] | Tensor
@@ -31,17 +31,8 @@ Uncertainty = Literal["full", "energy", "none"]
 """How much of it to compute; "energy" spares closed forms the derivatives of their features."""
 
 
-@runtime_checkable
-class SideBySide(Protocol):
-    """A model that takes the weights of several members with copies of a batch."""
-
-    def side_by_side(self, members: Params) -> bool:
-        """Whether it takes these, stacked (M, ...), with `bayrace.data.batch.repeated`."""
-        ...
-
-
 def predict(
-    model: NoisyModel,
+    model: Model,
     members: Params,
     batch: GraphBatch,
     *,
@@ -82,7 +73,7 @@ def predict(
 
 
 def predict_frames(
-    model: NoisyModel,
+    model: Model,
     members: Params,
     frames: Iterable[Frame],
     *,
@@ -174,14 +165,15 @@ def reference_tensor(references: References, elements: tuple[int, ...]) -> Tenso
 
 
 def _values(
-    model: NoisyModel, outputs: Outputs, batch: GraphBatch, lambdas: Lambdas | None
+    model: Model, outputs: Outputs, batch: GraphBatch, lambdas: Lambdas | None
 ) -> dict[str, Tensor]:
     """Means and, with `lambdas`, noise variances of one weight sample, by name."""
     values = {"atomic": outputs.atomic_energy, "forces": outputs.forces}
     if outputs.stress is not None:
         values["stress"] = outputs.stress
-    if lambdas is not None and model.noise_spec.kind != "none":
-        spread = noise(outputs, batch, model.noise_spec, lambdas)._asdict()
+    heads = noise_spec_of(model)
+    if lambdas is not None and heads.kind != "none":
+        spread = noise(outputs, batch, heads, lambdas)._asdict()
         values |= {f"{name}_noise": value for name, value in spread.items() if value is not None}
     return values
 
@@ -223,7 +215,7 @@ _EDGES = 30_000  # of a batch with copies: large enough to fill the machine, sma
 
 
 def _by_edges(
-    frames: Iterable[Frame], model: NoisyModel, budget: int
+    frames: Iterable[Frame], model: Model, budget: int
 ) -> Iterator[list[tuple[Frame, Graph]]]:
     """Consecutive frames with their graphs, grouped to at most `budget` edges."""
     group: list[tuple[Frame, Graph]] = []

@@ -18,10 +18,9 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.outputs import Outputs, Params
-from bayrace.core.protocols import Likelihood
+from bayrace.core.protocols import Likelihood, NoisyModel
 from bayrace.data.dataset import Dataset, epoch_batches
 from bayrace.models.derivatives import evaluate
-from bayrace.models.noise import NoisyModel
 from bayrace.train import optim
 from bayrace.train.adam import AdamSettings
 from bayrace.train.settings import TrainSettings

@@ -9,6 +9,7 @@ from dataclasses import replace
 from bayrace.calibrate.fit import fit_calibration
 from bayrace.data.frame import Frame
 from bayrace.data.split import frame_hashes
+from bayrace.models.noise import noise_spec_of
 from bayrace.potential.potential import Potential
 
 _log = logging.getLogger(__name__)
@@ -20,7 +21,7 @@ def calibrated(potential: Potential, valid: Sequence[Frame], *, method: str) -> 
     As it is where it predicts no σ at all. Where the frames do not allow a calibration a warning
     says why; the training that went before is not lost.
     """
-    silent = potential.spec.noise.kind == "none" and potential.posterior.name == "point"
+    silent = noise_spec_of(potential.model).kind == "none" and potential.posterior.name == "point"
     if method == "none" or silent:
         return potential
     stress = any(frame.stress is not None and frame.pbc.all() for frame in valid)

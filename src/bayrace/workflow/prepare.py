@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayrace.config import Config
+from bayrace.config import Config, ConfigError
 from bayrace.config.build import label_keys, race_spec, train_settings
 from bayrace.data.check import check_frames
 from bayrace.data.dataset import Dataset
@@ -36,7 +36,7 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
 
     training = dataset(splits.train)
-    model = Race(race_spec(config, training) if initial is None else initial.spec)
+    model = Race(race_spec(config, training)) if initial is None else network_of(initial)
     settings = train_settings(config)
     if settings.device == "cpu":
         model.prepare(settings.torch_dtype)
@@ -80,3 +80,14 @@ def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> 
         *doubts({"train": splits.train, "valid": splits.valid, **tests}),
         *reference_doubts(splits.train, references, given=given),
     ]
+
+
+def network_of(potential: Potential) -> Race:
+    """The network of a potential, if it is one that we train."""
+    model = potential.model
+    if not isinstance(model, Race):
+        raise ConfigError(
+            f"model {potential.spec.name}: the weights of other packages' networks are not trained "
+            "here; give it a posterior for new data with `bayrace adopt`"
+        )
+    return model

@@ -54,6 +54,7 @@ from bayrace.workflow.folder import (
     locked,
     remove_leftovers,
 )
+from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
 from bayrace.workflow.prepare import read_splits as read_splits
 
@@ -210,7 +211,7 @@ def refit(
             f"data.train: {len(ready.train)} structures that are not those the potential was "
             "trained on; restore the files, or name them with -s data.train=..."
         )
-    ready = replace(ready, model=potential.model)
+    ready = replace(ready, model=network_of(potential))
     posterior, tail = fit_posterior(
         config,
         ready,

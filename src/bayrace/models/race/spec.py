@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
+from bayrace.core.protocols import Model
 from bayrace.models.noise import NoiseSpec
 from bayrace.models.race.stored_spec import check_types
 from bayrace.nn.harmonics import MAX_DEGREE
@@ -18,6 +20,7 @@ MIN_KNOTS = 16
 class RaceSpec:
     """Architecture (SPEC section 1), the elements, and the statistics of the training set."""
 
+    name: ClassVar[str] = "race"
     elements: tuple[int, ...]  # atomic numbers, ascending
     cutoff: float  # Å
     mean_neighbours: float  # measured on the training set
@@ -65,6 +68,13 @@ class RaceSpec:
         check_types(plain)  # before anything is made of them
         plain["noise"] = NoiseSpec(**plain["noise"])
         return cls(**plain)
+
+    def build(self) -> Model:
+        """The network."""
+        # by its name: it imports this file
+        network = importlib.import_module("bayrace.models.race.network")
+        model: Model = network.Race(self)
+        return model
 
 
 def _check(spec: RaceSpec) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.outputs import Params
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import Model, NoisyModel
 from bayrace.models.derivatives import evaluate, jacobian
-from bayrace.models.noise import Lambdas, NoisyModel
+from bayrace.models.noise import Lambdas
 from bayrace.posterior.gaussian.last_layer import feature_derivatives, structure_features
 from bayrace.posterior.gaussian.observed import observe
 

@@ -8,27 +8,15 @@ their covariance needs one backward pass for each of the K columns of A.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import LinearModel, Model
 from bayrace.models.derivatives import jacobian, strained, voigt_stress
-
-
-class LinearModel(Model, Protocol):
-    """A model whose energies are linear in some of its weights."""
-
-    def last_layer(self, params: Params) -> Tensor:
-        """Those weights, (D,)."""
-        ...
-
-    def with_last_layer(self, params: Params, weights: Tensor) -> Params:
-        """The same parameters with other weights there."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,8 +11,9 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.outputs import Outputs, Params
+from bayrace.core.protocols import NoisyModel
 from bayrace.models.derivatives import evaluate
-from bayrace.models.noise import Lambdas, NoisyModel, noise
+from bayrace.models.noise import Lambdas, noise
 from bayrace.nn.covariance import isotropic_covariance
 
 

@@ -7,7 +7,7 @@ Energies are φ · w and forces (-∂φ/∂x) · w, so a label is one row of a l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,11 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.outputs import Outputs, Params
+from bayrace.core.protocols import LinearModel
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
-from bayrace.models.noise import Lambdas, NoisyModel, noise
+from bayrace.models.noise import Lambdas, noise, noise_spec_of
 from bayrace.posterior.gaussian.last_layer import (
-    LinearModel,
     feature_derivatives,
     projected_derivatives,
     structure_features,
@@ -27,10 +27,6 @@ from bayrace.posterior.gaussian.last_layer import (
 
 _EDGES = 10_000  # of a batch
 _REAL = torch.float64
-
-
-class RowModel(NoisyModel, LinearModel, Protocol):
-    """A model with a last layer that says what its heads mean."""
 
 
 class Rows(NamedTuple):
@@ -43,7 +39,7 @@ class Rows(NamedTuple):
 
 
 def energy_rows(
-    model: RowModel,
+    model: LinearModel,
     params: Params,
     data: Dataset,
     *,
@@ -54,7 +50,7 @@ def energy_rows(
     for batch, labels in edge_batches(data, like=params, edges=_EDGES):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, forces=False)
-            variance = noise(outputs, batch, model.noise_spec, lambdas).energy
+            variance = noise(outputs, batch, noise_spec_of(model), lambdas).energy
         error = outputs.energy.double() - labels.energy.double()
         spread = torch.zeros_like(error) if variance is None else variance.double()
         features = structure_features(batch, _hidden(outputs))
@@ -63,7 +59,7 @@ def energy_rows(
 
 
 def forces_rows(
-    model: RowModel, params: Params, data: Dataset, *, lambdas: Lambdas, count: int, seed: int
+    model: LinearModel, params: Params, data: Dataset, *, lambdas: Lambdas, count: int, seed: int
 ) -> Rows:
     """About `count` force labels: random directions in space of random atoms, as many per frame."""
     frames = [index for index, frame in enumerate(data.frames) if frame.forces is not None]
@@ -73,7 +69,7 @@ def forces_rows(
     for batch, labels in edge_batches(data, like=params, edges=_EDGES, chosen=frames):
         with torch.no_grad():
             outputs = evaluate(model, params, batch)
-            covariance = noise(outputs, batch, model.noise_spec, lambdas).forces
+            covariance = noise(outputs, batch, noise_spec_of(model), lambdas).forces
         error = outputs.forces.double() - labels.forces.double()
         directions = _single_atoms(batch, labels, each, random)
         chosen = directions.square().sum(-1) > 0  # (K, N), one atom of each structure
@@ -88,7 +84,7 @@ def forces_rows(
     return _joined(parts)
 
 
-def stress_rows(model: RowModel, params: Params, data: Dataset, *, lambdas: Lambdas) -> Rows:
+def stress_rows(model: LinearModel, params: Params, data: Dataset, *, lambdas: Lambdas) -> Rows:
     """The six components of every stress label."""
     frames = [
         index
@@ -99,7 +95,7 @@ def stress_rows(model: RowModel, params: Params, data: Dataset, *, lambdas: Lamb
     for batch, labels in edge_batches(data, like=params, edges=_EDGES, chosen=frames):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, stress=True)
-            covariance = noise(outputs, batch, model.noise_spec, lambdas).stress
+            covariance = noise(outputs, batch, noise_spec_of(model), lambdas).stress
         assert outputs.stress is not None
         error = outputs.stress.double() - labels.stress.double()
         directions = torch.eye(6, dtype=_REAL).unsqueeze(1).expand(6, batch.structures, 6)
@@ -114,7 +110,7 @@ def stress_rows(model: RowModel, params: Params, data: Dataset, *, lambdas: Lamb
 
 
 def forces_gram(
-    model: RowModel,
+    model: LinearModel,
     params: Params,
     data: Dataset,
     *,
@@ -148,7 +144,7 @@ def forces_gram(
 
 
 def _gram_rows(
-    model: RowModel,
+    model: LinearModel,
     params: Params,
     batch: GraphBatch,
     known: Tensor,

@@ -1,0 +1,113 @@
+"""`bayrace adopt`: give a pretrained network of another package σ for your data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from bayrace.cli.common import Debug, console, friendly
+from bayrace.system.process import settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bayrace.potential.potential import Potential
+    from bayrace.workflow.adopt import Shift
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("adopt")(friendly(adopt))
+
+
+def adopt(
+    weights: Annotated[
+        str,
+        typer.Argument(
+            help="7net-0, 7net-l3i5, chgnet, chgnet-r2scan, or a file: mace:medium.model, "
+            "sevennet:checkpoint.pth, chgnet:weights.pth.tar."
+        ),
+    ],
+    data: Annotated[
+        list[str], typer.Option(help="Labelled structures; globs, file.xyz@:100; repeatable.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The file of the potential to write.")
+    ],
+    valid: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Labelled structures that calibrate σ; default: 30 % of --data, at random. Give "
+            "others where those are neighbours in time."
+        ),
+    ] = None,
+    posterior: Annotated[str, typer.Option(help="distance or llpr.")] = "distance",
+    shift: Annotated[
+        str,
+        typer.Option(
+            help="Energies of the elements between the network's zero and that of the labels: fit, "
+            "none, or auto, which fits them where they explain most of the error."
+        ),
+    ] = "auto",
+    calibrate: Annotated[
+        str, typer.Option(help="Method of the calibration, as of bayrace calibrate, or none.")
+    ] = "scale",
+    seed: Annotated[int, typer.Option(min=0, help="Of the splits.")] = 0,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a key: --set data.energy_key=dft_energy; repeatable."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Adopt a pretrained SevenNet, CHGNet or MACE: its energies and forces, with σ for your data.
+
+    Nothing is trained, and the weights stay where they are; the file names them.
+
+    \b
+    Examples:
+      bayrace adopt 7net-0 --data mine.xyz -o mine.bayrace
+      bayrace adopt chgnet --data "runs/*.xyz" --valid others.xyz -o mine.bayrace
+      bayrace adopt mace:medium.model --data mine.xyz --posterior llpr -o mine.bayrace
+    """
+    del debug
+    from bayrace.cli.train import counting
+    from bayrace.workflow.adopt import VALID
+    from bayrace.workflow.adopt import adopt as run
+
+    settle()
+    out = console()
+    if shift not in ("auto", "fit", "none"):
+        raise ValueError(f"--shift {shift}: use auto, fit or none")
+    potential = run(
+        weights,
+        data,
+        valid=valid or VALID,
+        posterior=posterior,
+        shift=cast("Shift", shift),
+        calibrate=calibrate,
+        seed=seed,
+        overrides=change or [],
+        progress=counting(out, posterior),
+    )
+    potential.save(output)
+    for line in _lines(potential, weights):
+        out.print(line)
+    out.print(f"potential: {output}")
+
+
+def _lines(potential: Potential, weights: str) -> Iterator[str]:
+    """What was found."""
+    from bayrace.data.frame import symbols_of
+
+    found = potential.statistics
+    yield (
+        f"{weights}, {symbols_of(potential.elements)}: {potential.posterior.name} fitted to "
+        f"{found['train_frames']} structures, calibrated on {found['valid_frames']} others"
+    )
+    error = 1000 * found["energy_rmse_per_atom"]
+    zero = "fitted to the labels" if found["energy_shift_fitted"] else "the network's own"
+    yield f"energy zero: {zero}; error of its energies {error:.3g} meV/atom"
+    if potential.calibration is None:
+        yield "σ is not calibrated"

@@ -1,0 +1,263 @@
+"""Adopt a pretrained network of another package: its energies and forces, with σ for your data.
+
+    import bayrace
+    potential = bayrace.adopt("7net-0", "mine.xyz")
+    potential.save("mine.bayrace")
+
+Nothing is trained. The labelled structures are split in two. The first part gives the energy zero
+of the elements, where that of the labels differs, and the posterior, which takes a quarter of it
+for its own scales. The second part, which nothing has seen, calibrates σ.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from bayrace.config import Config, ConfigError, make_config
+from bayrace.config.build import distance_options, llpr_options
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior
+from bayrace.data.dataset import Dataset, edge_batches
+from bayrace.data.distances import Distances
+from bayrace.data.frame import Frame, elements_of, symbols_of
+from bayrace.data.split import fingerprint, split
+from bayrace.models import model_names, spec_class
+from bayrace.models.foreign import ForeignSpec
+from bayrace.models.module import ModuleModel, check_linear
+from bayrace.models.noise import Lambdas
+from bayrace.posterior import distance, llpr
+from bayrace.posterior.shifts import mean_shift
+from bayrace.potential.potential import Potential
+from bayrace.workflow.calibrate import calibrated
+from bayrace.workflow.fit import Splits
+from bayrace.workflow.train import read_splits, seen_frames
+
+Shift = Literal["auto", "fit", "none"]
+"""Energies of the elements between the network's zero and that of the labels."""
+
+VALID = 0.3
+"""Share of the structures that calibrate, where no others are given for it."""
+
+POSTERIORS = ("distance", "llpr")
+
+_log = logging.getLogger(__name__)
+_HELD_OUT = 0.25  # of the first part, for the scales of the posterior
+_EDGES = 10_000  # of a batch
+_LEAST = 8  # structures of the first part
+_WORTH = 4.0  # a shift is fitted where it makes the mean square error so many times smaller
+
+
+@dataclass(frozen=True)
+class EnergyShift:
+    """What lies between the energy zero of a network and that of the labels."""
+
+    shift: dict[int, float]  # eV by atomic number, to be added
+    before: float  # root mean square error of the energies, eV per atom
+    after: float
+    fitted: bool  # whether it was found to be worth fitting, or asked for
+
+
+def adopt(
+    weights: str,
+    data: str | Path | Sequence[str | Path],
+    *,
+    valid: float | int | str | Path | Sequence[str | Path] = VALID,
+    posterior: str = "distance",
+    shift: Shift = "auto",
+    calibrate: str = "scale",
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    progress: Callable[[int], None] = lambda _: None,
+) -> Potential:
+    """A potential from pretrained weights and the labelled structures in some files.
+
+    `weights` is a name such as 7net-0 or chgnet, or a file as in mace:medium.model. `valid` is a
+    share, a number of structures, or other files, for the calibration. `overrides` change keys of
+    the configuration, such as data.energy_key=dft_energy.
+    """
+    config = adoption_config(
+        data, valid=valid, posterior=posterior, calibrate=calibrate, seed=seed, overrides=overrides
+    )
+    splits = read_splits(config)
+    spec = foreign_spec(weights, elements=elements_of([*splits.train, *splits.valid]))
+    return adopt_splits(spec, splits, config, shift=shift, progress=progress)
+
+
+def adoption_config(
+    data: str | Path | Sequence[str | Path],
+    *,
+    valid: float | int | str | Path | Sequence[str | Path] = VALID,
+    posterior: str = "distance",
+    calibrate: str = "scale",
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+) -> Config:
+    """Where the data are and what is fitted to them, in the words of a training."""
+    if posterior not in POSTERIORS:
+        raise ConfigError(
+            f"posterior={posterior!r}: without training there are {', '.join(POSTERIORS)}"
+        )
+    raw: dict[str, Any] = {
+        "data": {"train": _paths(data), "valid": valid if _counts(valid) else _paths(valid)},
+        "posterior": {"kind": posterior},
+        "loss": {
+            "kind": "mse",
+            "forces": 0.0,
+        },  # labels of forces are used where they are, and need not be
+        "calibrate": calibrate,
+        "seed": seed,
+    }
+    return make_config(raw, overrides, source="adopt")
+
+
+def foreign_spec(weights: str, *, elements: Sequence[int]) -> ForeignSpec:
+    """The specification of weights by their name, or by KIND:FILE, such as mace:medium.model."""
+    kind, colon, path = weights.partition(":")
+    kinds = _kinds()
+    if colon and kind in kinds:
+        return kinds[kind].adopt(path, elements=elements)
+    for spec in kinds.values():
+        if weights in spec.in_wheel:
+            return spec.adopt(weights, elements=elements)
+    names = ", ".join(name for spec in kinds.values() for name in spec.in_wheel)
+    files = ", ".join(f"{kind}:FILE" for kind in kinds)
+    raise ConfigError(f"{weights}: no such weights; give one of {names}, or {files}")
+
+
+def adopt_splits(
+    spec: ForeignSpec,
+    splits: Splits,
+    config: Config,
+    *,
+    shift: Shift = "auto",
+    progress: Callable[[int], None] = lambda _: None,
+) -> Potential:
+    """The potential of a foreign network whose posterior and calibration fit these frames."""
+    if len(splits.train) < _LEAST:
+        raise ConfigError(
+            f"{len(splits.train)} structures to fit σ to; give at least {_LEAST}, better 50, and "
+            "others for its calibration"
+        )
+    model = spec.build()
+    assert isinstance(model, ModuleModel)
+    params = model.init(0, dtype=model.dtype)
+
+    def dataset(frames: Sequence[Frame], references: dict[int, float]) -> Dataset:
+        return Dataset(frames, elements=spec.elements, cutoff=spec.cutoff, references=references)
+
+    whole = dataset(splits.train, dict.fromkeys(spec.elements, 0.0))
+    first = next(edge_batches(whole, like=params, edges=_EDGES, chosen=range(1)))[0]
+    deviation = check_linear(model, params, first)
+    zero = energy_shift(model, params, whole, shift=shift)
+    near, held = split(splits.train, valid=_HELD_OUT, seed=config.seed)
+    parts = (dataset(near, zero.shift), dataset(held, zero.shift))
+    posterior = _posterior(config, model, params, *parts, progress=progress)
+    distances = Distances.of(whole)
+    statistics = {
+        "train_frames": len(whole),
+        "valid_frames": len(splits.valid),
+        "train_atoms": sum(len(frame.numbers) for frame in whole.frames),
+        "mean_neighbours": whole.mean_neighbours(),
+        "force_rms": whole.force_rms(),
+        "distance_gap": distances.usual(whole),
+        "energy_shift_fitted": zero.fitted,
+        "energy_rmse_per_atom_before_shift": zero.before,
+        "energy_rmse_per_atom": zero.after,
+        "last_layer_deviation": deviation,
+    }
+    potential = Potential(
+        spec=spec,
+        posterior=posterior,
+        references=zero.shift,
+        lambdas=Lambdas(1.0, 1.0, 1.0),  # there is no noise that they would correct
+        statistics=statistics,
+        config=config.model_dump(mode="json"),
+        fingerprint=fingerprint(splits.train),
+        frames=seen_frames(splits),
+        distances=distances,
+    )
+    vars(potential)["model"] = model  # loading it again would take seconds
+    return calibrated(potential, splits.valid, method=config.calibrate)
+
+
+def energy_shift(
+    model: ModuleModel, params: Params, data: Dataset, *, shift: Shift = "auto"
+) -> EnergyShift:
+    """Energies of the elements by least squares of the errors, where they explain most of them."""
+    if not any(frame.energy is not None for frame in data.frames):
+        raise ConfigError(
+            "no structure has an energy; label them, or name its key: --set data.energy_key=..."
+        )
+    fitted = dict(zip(data.elements, mean_shift(model, params, data).tolist(), strict=True))
+    before = _energy_error(model, params, data)
+    after = _energy_error(model, params, data.with_references(fitted))
+    wanted = shift == "fit" or (shift == "auto" and before > _WORTH**0.5 * after)
+    if not wanted:
+        return EnergyShift(dict.fromkeys(data.elements, 0.0), before, before, fitted=False)
+    _log.warning(
+        "energies of the labels have another zero: added to the network's %s; the error falls from "
+        "%.3g to %.3g eV per atom. Give shift=none to keep its own.",
+        ", ".join(f"{symbols_of([z])} {value:+.4f} eV" for z, value in fitted.items()),
+        before,
+        after,
+    )
+    return EnergyShift(fitted, before, after, fitted=True)
+
+
+@torch.no_grad()
+def _energy_error(model: ModuleModel, params: Params, data: Dataset) -> float:
+    """Root mean square error, eV per atom."""
+    errors = []
+    for batch, labels in edge_batches(data, like=params, edges=_EDGES):
+        error = model.energy(params, batch).energy.double() - labels.energy.double()
+        errors.append(error / batch.atom_counts())
+    found = torch.cat(errors)
+    return float(np.sqrt(np.nanmean(found.square().numpy(force=True))))
+
+
+def _posterior(
+    config: Config,
+    model: ModuleModel,
+    params: Params,
+    near: Dataset,
+    held: Dataset,
+    *,
+    progress: Callable[[int], None],
+) -> Posterior:
+    weights = Lambdas(1.0, 1.0, 1.0)
+    if config.posterior.kind == "distance":
+        options = distance_options(config)
+        return distance.fit(
+            model, params, near, held, options=options, lambdas=weights, progress=progress
+        )
+    return llpr.fit(
+        model,
+        params,
+        near,
+        held,
+        options=llpr_options(config),
+        lambdas=weights,
+        seed=config.seed,
+        progress=progress,
+    )
+
+
+def _kinds() -> dict[str, type[ForeignSpec]]:
+    """Networks of other packages that we know, by the name of their specification."""
+    found = {name: spec_class(name) for name in model_names()}
+    return {name: spec for name, spec in found.items() if issubclass(spec, ForeignSpec)}
+
+
+def _counts(valid: object) -> bool:
+    return isinstance(valid, int | float)
+
+
+def _paths(data: Any) -> list[str]:
+    return [str(data)] if isinstance(data, str | Path) else [str(path) for path in data]
