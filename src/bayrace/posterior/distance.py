@@ -13,9 +13,10 @@ at home and abroad alike, and that of an energy follows the rigidity of the stru
 
 Rigidity takes the features for given. Far from the data they are wrong too, and errors grow faster
 than m: p = 1.3 and q = 1.5 served two molecules from home to three and four times the temperature,
-where p = q = 1 left σ half as large as the errors. c of every element, α and b are fitted to validation errors, and so is
-how much of the network's own noise is left beside them (`bayrace.likelihood.robust.shares`).
-Nothing is differentiated. The price: force covariances have no direction of their own.
+where p = q = 1 left σ half as large as the errors. c of every element, α and b are fitted to
+validation errors, and so is how much of the network's own noise is left beside them
+(`bayrace.likelihood.robust.shares`). Nothing is differentiated. The price: force covariances have
+no direction of their own.
 """
 
 from __future__ import annotations
