@@ -66,7 +66,8 @@ def test_train_with_a_posterior(kind: str, trained: Path, tmp_path: Path, bayrac
 @pytest.mark.parametrize("kind", list(SMALL))
 def test_fit_to_a_trained_network(kind: str, model: Path, tmp_path: Path, bayrace: Command) -> None:
     target = tmp_path / "fitted.bayrace"
-    result = bayrace("fit", model, "--posterior", kind, "--output", target, *SMALL[kind])
+    scaled = ("-s", "calibrate=scale")
+    result = bayrace("fit", model, "--posterior", kind, "--output", target, *SMALL[kind], *scaled)
     assert result.exit_code == 0, result.output
     potential = Potential.load(target)
     assert potential.posterior.name == kind
