@@ -107,7 +107,7 @@ def _lines(potential: Potential, weights: str) -> Iterator[str]:
         f"{found['train_frames']} structures, calibrated on {found['valid_frames']} others"
     )
     error = 1000 * found["energy_rmse_per_atom"]
-    zero = "fitted to the labels" if found["energy_shift_fitted"] else "the network's own"
+    zero = "that of the labels" if any(potential.references.values()) else "the network's own"
     yield f"energy zero: {zero}; error of its energies {error:.3g} meV/atom"
     if potential.calibration is None:
         yield "σ is not calibrated"
