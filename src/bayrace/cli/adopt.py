@@ -51,13 +51,14 @@ def adopt(
             "none, or auto, which fits them where they explain most of the error."
         ),
     ] = "auto",
-    calibrate: Annotated[
-        str, typer.Option(help="Method of the calibration, as of bayrace calibrate, or none.")
-    ] = "scale",
     seed: Annotated[int, typer.Option(min=0, help="Of the splits.")] = 0,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a key: --set data.energy_key=dft_energy; repeatable."),
+        typer.Option(
+            "--set",
+            help="Change a key, as in a configuration: --set data.energy_key=dft_energy, "
+            "--set calibrate=conformal; repeatable.",
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -86,7 +87,6 @@ def adopt(
         valid=valid or VALID,
         posterior=posterior,
         shift=cast("Shift", shift),
-        calibrate=calibrate,
         seed=seed,
         overrides=change or [],
         progress=counting(out, posterior),

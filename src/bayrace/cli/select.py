@@ -33,7 +33,14 @@ def select(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")
     ] = Path("chosen.xyz"),
-    by: Annotated[Name, typer.Option("--by", help="How to choose.")] = "bald-ef",
+    by: Annotated[
+        Name | None,
+        typer.Option(
+            "--by",
+            help="How to choose; default: bald-ef, or variance for a potential that knows no noise "
+            "of the labels, such as one of `bayrace adopt`.",
+        ),
+    ] = None,
     seen: Annotated[
         list[str] | None,
         typer.Option(help="Structures with labels; default: the training files of the model."),
@@ -90,7 +97,7 @@ def select(
         selection = choose(
             potential,
             pool,
-            by=by,
+            by=by or _usual(potential),
             budget=budget,
             seen=known,
             seed=seed,
@@ -103,6 +110,16 @@ def select(
         )
     report(potential, selection, write_chosen(pool, selection, output), budget=budget)
     console().print(f"{len(selection.indices)} structures: {output}")
+
+
+def _usual(potential: Potential) -> Name:
+    """BALD weighs ignorance against noise, which not every potential knows."""
+    from bayrace.core.protocols import Noisy
+    from bayrace.models.noise import noise_spec_of
+
+    predicted = noise_spec_of(potential.model).kind in ("energy", "joint")
+    noisy = predicted or isinstance(potential.posterior, Noisy)
+    return "bald-ef" if noisy else "variance"
 
 
 def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:

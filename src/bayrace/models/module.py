@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from bayrace.core.graph import GraphBatch
 from bayrace.core.noise import NO_NOISE, NoiseSpec
 from bayrace.core.outputs import Heads, Params
+from bayrace.nn.tables import outside_transforms
 
 
 class AtomicEnergies(NamedTuple):
@@ -115,7 +116,8 @@ class ModuleModel:
         place = (like.dtype, like.device)
         if place not in self._copies:
             some = next(iter(self._copies.values()))
-            self._copies[place] = deepcopy(some).to(dtype=like.dtype, device=like.device)
+            with outside_transforms():
+                self._copies[place] = deepcopy(some).to(dtype=like.dtype, device=like.device)
         return self._copies[place]
 
     def _refuse_without_last(self) -> None:

@@ -70,7 +70,6 @@ def adopt(
     valid: float | int | str | Path | Sequence[str | Path] = VALID,
     posterior: str = "distance",
     shift: Shift = "auto",
-    calibrate: str = "scale",
     seed: int = 0,
     overrides: Sequence[str] = (),
     progress: Callable[[int], None] = lambda _: None,
@@ -80,11 +79,9 @@ def adopt(
     `weights` is a name such as 7net-0 or chgnet, a file as in mace:medium.model, or the
     specification of a `ModuleModel` of your own. `valid` is a share, a number of structures, or
     other files, for the calibration. `overrides` change keys of the configuration, such as
-    data.energy_key=dft_energy.
+    data.energy_key=dft_energy or calibrate=conformal.
     """
-    config = adoption_config(
-        data, valid=valid, posterior=posterior, calibrate=calibrate, seed=seed, overrides=overrides
-    )
+    config = adoption_config(data, valid=valid, posterior=posterior, seed=seed, overrides=overrides)
     splits = read_splits(config)
     spec: ModelSpec
     if isinstance(weights, str):
@@ -99,7 +96,6 @@ def adoption_config(
     *,
     valid: float | int | str | Path | Sequence[str | Path] = VALID,
     posterior: str = "distance",
-    calibrate: str = "scale",
     seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> Config:
@@ -115,7 +111,6 @@ def adoption_config(
             "kind": "mse",
             "forces": 0.0,
         },  # labels of forces are used where they are, and need not be
-        "calibrate": calibrate,
         "seed": seed,
     }
     return make_config(raw, overrides, source="adopt")
