@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.noise import NO_NOISE, NoiseSpec
 from bayrace.core.outputs import Heads, Params
-from bayrace.nn.tables import outside_transforms
 
 
 class AtomicEnergies(NamedTuple):
@@ -116,7 +116,7 @@ class ModuleModel:
         place = (like.dtype, like.device)
         if place not in self._copies:
             some = next(iter(self._copies.values()))
-            with outside_transforms():
+            with temporarily_clear_interpreter_stack():  # tensors of a transform end with it
                 self._copies[place] = deepcopy(some).to(dtype=like.dtype, device=like.device)
         return self._copies[place]
 
