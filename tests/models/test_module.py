@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.models.tiny_module import Tiny, TinySpec
 
 from bayrace.core.protocols import Foldable, LinearModel, Model, NoisyModel, Shaped, SideBySide
 from bayrace.models.derivatives import evaluate
@@ -13,6 +12,7 @@ from bayrace.models.module import ModuleModel, check_linear
 from bayrace.posterior.gaussian.last_layer import feature_derivatives
 from bayrace.testing import graph_of, random_frame
 from bayrace.testing.models import check_derivatives, check_symmetries
+from bayrace.testing.modules import Tiny, TinySpec
 
 ELEMENTS = (1, 8)
 MODEL = TinySpec(ELEMENTS, 4.0, seed=3).build()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import torch
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.singlepoint import SinglePointCalculator
-from tests.models.tiny_module import TinySpec
 from typer.testing import CliRunner
 
 import bayrace
@@ -25,6 +23,7 @@ from bayrace.posterior.point import Point
 from bayrace.potential import artifact
 from bayrace.potential.potential import Potential, PotentialError
 from bayrace.testing import random_frame
+from bayrace.testing.modules import TinySpec
 
 ZERO = {11: -3.0, 17: 1.5}  # eV, between the energies of the module and those of the labels
 
@@ -158,22 +157,23 @@ def test_names_are_taken_once() -> None:
         models.register(type("Mine", (TinySpec,), {"name": "race"}))
 
 
-def test_entry_points_of_other_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package on the path with metadata of its own, as pip would leave it."""
-    entry = importlib.metadata.EntryPoint(
-        "tiny-foreign", "tests.models.tiny_module:TinySpec", models.GROUP
+def test_entry_points_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package on the path with metadata of its own, as pip leaves it."""
+    (tmp_path / "their_package.py").write_text(
+        "from bayrace.testing.modules import TinySpec\n"
+        "class TheirSpec(TinySpec):\n    name = 'theirs'\n",
+        encoding="utf-8",
     )
-    real = importlib.metadata.entry_points
-
-    def entry_points(**chosen: str) -> object:
-        assert chosen.get("group") == models.GROUP
-        found = [entry] if chosen.get("name", entry.name) == entry.name else []
-        return [*real(**chosen), *found]
-
+    about = tmp_path / "their_package-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{models.GROUP}]\ntheirs = their_package:TheirSpec\n")
     monkeypatch.setattr(models, "_REGISTERED", {})
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    assert "tiny-foreign" in models.model_names()
-    assert models.spec_class("tiny-foreign") is TinySpec
+    with pytest.raises(ValueError, match="'theirs' is unknown"):
+        models.spec_class("theirs")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "theirs" in models.model_names()
+    assert models.spec_class("theirs").__module__ == "their_package"
 
 
 def test_files_without_a_name_hold_race(make_potential, tmp_path: Path) -> None:

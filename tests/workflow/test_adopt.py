@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from ase.build import bulk, molecule
 from ase.calculators.singlepoint import SinglePointCalculator
-from tests.models.tiny_module import TinySpec
 
 import bayrace
 from bayrace.config import ConfigError
@@ -17,6 +16,7 @@ from bayrace.config.active import TuneConfig
 from bayrace.data.frame import frame_from_atoms
 from bayrace.data.split import frame_hashes
 from bayrace.models.foreign import foreign_package
+from bayrace.testing.modules import TinySpec
 from bayrace.workflow.adopt import adopt, foreign_spec
 from bayrace.workflow.tune import fine_tune, training_frames
 

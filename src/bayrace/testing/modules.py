@@ -1,4 +1,4 @@
-"""A small network that knows nothing of bayrace but its graphs, and its specification."""
+"""A small network as other packages have them: it knows nothing of bayrace but its graphs."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Tiny(nn.Module):
                 part.copy_(0.5 * torch.randn(part.shape, generator=generator))
 
     def forward(self, batch: GraphBatch) -> AtomicEnergies:
+        """Energies, and what the last map reads, times a factor that should be 1."""
         receiver, sender = batch.edges
         length = torch.linalg.vector_norm(edge_vectors(batch), dim=-1)[:, None]
         smooth = (0.5 * (1 + torch.cos(torch.pi * length / self.cutoff))) ** 2
@@ -46,17 +47,20 @@ class TinySpec:
     """What a file stores of it."""
 
     name: ClassVar[str] = "tiny-foreign"
-    elements: tuple[int, ...]
-    cutoff: float
-    seed: int
+    elements: tuple[int, ...]  # atomic numbers, ascending
+    cutoff: float  # Å
+    seed: int  # of the weights
 
     def to_json(self) -> dict[str, Any]:
+        """Plain values; `from_json` reads them back."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from `to_json`."""
         return cls(**{**values, "elements": tuple(values["elements"])})
 
     def build(self) -> ModuleModel:
+        """The network with the weights of its seed."""
         module = Tiny(len(self.elements), self.cutoff, seed=self.seed)
         return ModuleModel(module, elements=self.elements, cutoff=self.cutoff, last=["out.weight"])
