@@ -51,13 +51,14 @@ def adopt(
             "none, or auto, which fits them where they explain most of the error."
         ),
     ] = "auto",
-    calibrate: Annotated[
-        str, typer.Option(help="Method of the calibration, as of bayrace calibrate, or none.")
-    ] = "scale",
     seed: Annotated[int, typer.Option(min=0, help="Of the splits.")] = 0,
     change: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a key: --set data.energy_key=dft_energy; repeatable."),
+        typer.Option(
+            "--set",
+            help="Change a key, as in a configuration: --set data.energy_key=dft_energy, "
+            "--set calibrate=conformal; repeatable.",
+        ),
     ] = None,
     debug: Debug = False,
 ) -> None:
@@ -86,7 +87,6 @@ def adopt(
         valid=valid or VALID,
         posterior=posterior,
         shift=cast("Shift", shift),
-        calibrate=calibrate,
         seed=seed,
         overrides=change or [],
         progress=counting(out, posterior),
@@ -107,7 +107,7 @@ def _lines(potential: Potential, weights: str) -> Iterator[str]:
         f"{found['train_frames']} structures, calibrated on {found['valid_frames']} others"
     )
     error = 1000 * found["energy_rmse_per_atom"]
-    zero = "fitted to the labels" if found["energy_shift_fitted"] else "the network's own"
+    zero = "that of the labels" if any(potential.references.values()) else "the network's own"
     yield f"energy zero: {zero}; error of its energies {error:.3g} meV/atom"
     if potential.calibration is None:
         yield "σ is not calibrated"

@@ -84,6 +84,7 @@ def contents(potential: Potential) -> Iterator[tuple[str, str]]:
     samples = posterior.samples
     numbers = sum(value.numel() for value in posterior.draw(1, seed=0).values())
     yield "written by", f"bayrace {potential.version}"
+    yield "model", potential.spec.name
     yield "elements", symbols_of(potential.elements)
     yield "posterior", f"{posterior.name}, {samples} weight sample{'s' if samples > 1 else ''}"
     for name, value in posterior.options().items():

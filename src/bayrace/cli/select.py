@@ -41,7 +41,14 @@ def select(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")
     ] = Path("chosen.xyz"),
-    by: Annotated[Name, typer.Option("--by", help="How to choose.")] = "bald-ef",
+    by: Annotated[
+        Name | None,
+        typer.Option(
+            "--by",
+            help="How to choose; default: bald-ef, or variance for a potential that knows no noise "
+            "of the labels, such as one of `bayrace adopt`.",
+        ),
+    ] = None,
     seen: Annotated[
         list[str] | None,
         typer.Option(help="Structures with labels; default: the training files of the model."),
@@ -98,7 +105,7 @@ def select(
         selection = choose(
             potential,
             pool,
-            by=by,
+            by=by or _usual(potential),
             budget=budget,
             seen=known,
             seed=seed,
@@ -122,6 +129,16 @@ def nothing_left(selection: Selection) -> str:
     if selection.skipped.get("like a training structure"):
         remedy = "lower --apart (0 leaves out copies only), or give other structures"
     return f"none of the {selection.pool} structures can be chosen ({why}); {remedy}"
+
+
+def _usual(potential: Potential) -> Name:
+    """BALD weighs ignorance against noise, which not every potential knows."""
+    from bayrace.core.protocols import Noisy
+    from bayrace.models.noise import noise_spec_of
+
+    predicted = noise_spec_of(potential.model).kind in ("energy", "joint")
+    noisy = predicted or isinstance(potential.posterior, Noisy)
+    return "bald-ef" if noisy else "variance"
 
 
 def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+from typing import TYPE_CHECKING
 
-from bayrace.core.protocols import ModelSpec
+if TYPE_CHECKING:  # which imports torch
+    from bayrace.core.protocols import ModelSpec
 
 GROUP = "bayrace.models"
 """Of the entry points of other packages."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.noise import NO_NOISE, NoiseSpec
@@ -115,7 +116,8 @@ class ModuleModel:
         place = (like.dtype, like.device)
         if place not in self._copies:
             some = next(iter(self._copies.values()))
-            self._copies[place] = deepcopy(some).to(dtype=like.dtype, device=like.device)
+            with temporarily_clear_interpreter_stack():  # tensors of a transform end with it
+                self._copies[place] = deepcopy(some).to(dtype=like.dtype, device=like.device)
         return self._copies[place]
 
     def _refuse_without_last(self) -> None:

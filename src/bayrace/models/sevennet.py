@@ -15,6 +15,7 @@ from bayrace.models.foreign import ForeignSpec, foreign_package, weights_file
 from bayrace.models.module import AtomicEnergies, ModuleModel, edge_vectors
 
 LAST = "reduce_hidden_to_energy"  # the last linear map, 64 features of an atom in SevenNet-0
+_ONE_HOT = "onehot_idx_to_onehot"
 _SCALED = "rescale_atomic_energy"
 _ENERGIES = "atomic_energy"
 _AFTER = ("reduce_total_enegy", "reduce_total_energy", "force_output")  # what we do ourselves
@@ -82,6 +83,8 @@ class SevenNet(nn.Module):
             if name == LAST:
                 features = data["x"]
             data = layer(data)
+            if name == _ONE_HOT:  # is float32 whatever the weights are
+                data = {key: _like(value, vectors) for key, value in data.items()}
         return AtomicEnergies(data[_ENERGIES].squeeze(-1), self._weighted(features, index))
 
     def _weighted(self, features: Tensor, index: Tensor) -> Tensor:
@@ -89,6 +92,10 @@ class SevenNet(nn.Module):
         scale: Tensor = getattr(self.network, _SCALED).scale
         each = scale[index][:, None] if scale.numel() > 1 else scale
         return features * (each / math.sqrt(features.shape[-1]))
+
+
+def _like(value: Tensor, other: Tensor) -> Tensor:
+    return value.to(other.dtype) if value.is_floating_point() else value
 
 
 def _checkpoint(path: Path) -> Any:

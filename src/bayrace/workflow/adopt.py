@@ -12,7 +12,7 @@ for its own scales. The second part, which nothing has seen, calibrates σ.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,7 @@ import torch
 from bayrace.config import Config, ConfigError, make_config
 from bayrace.config.build import distance_options, llpr_options
 from bayrace.core.outputs import Params
-from bayrace.core.protocols import Posterior
+from bayrace.core.protocols import ModelSpec, Posterior
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, elements_of, symbols_of
@@ -61,32 +61,33 @@ class EnergyShift:
     shift: dict[int, float]  # eV by atomic number, to be added
     before: float  # root mean square error of the energies, eV per atom
     after: float
-    fitted: bool  # whether it was found to be worth fitting, or asked for
 
 
 def adopt(
-    weights: str,
+    weights: str | ModelSpec,
     data: str | Path | Sequence[str | Path],
     *,
     valid: float | int | str | Path | Sequence[str | Path] = VALID,
     posterior: str = "distance",
     shift: Shift = "auto",
-    calibrate: str = "scale",
     seed: int = 0,
     overrides: Sequence[str] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> Potential:
     """A potential from pretrained weights and the labelled structures in some files.
 
-    `weights` is a name such as 7net-0 or chgnet, or a file as in mace:medium.model. `valid` is a
-    share, a number of structures, or other files, for the calibration. `overrides` change keys of
-    the configuration, such as data.energy_key=dft_energy.
+    `weights` is a name such as 7net-0 or chgnet, a file as in mace:medium.model, or the
+    specification of a `ModuleModel` of your own. `valid` is a share, a number of structures, or
+    other files, for the calibration. `overrides` change keys of the configuration, such as
+    data.energy_key=dft_energy or calibrate=conformal.
     """
-    config = adoption_config(
-        data, valid=valid, posterior=posterior, calibrate=calibrate, seed=seed, overrides=overrides
-    )
+    config = adoption_config(data, valid=valid, posterior=posterior, seed=seed, overrides=overrides)
     splits = read_splits(config)
-    spec = foreign_spec(weights, elements=elements_of([*splits.train, *splits.valid]))
+    spec: ModelSpec
+    if isinstance(weights, str):
+        spec = foreign_spec(weights, elements=elements_of([*splits.train, *splits.valid]))
+    else:
+        spec = weights
     return adopt_splits(spec, splits, config, shift=shift, progress=progress)
 
 
@@ -95,7 +96,6 @@ def adoption_config(
     *,
     valid: float | int | str | Path | Sequence[str | Path] = VALID,
     posterior: str = "distance",
-    calibrate: str = "scale",
     seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> Config:
@@ -111,7 +111,6 @@ def adoption_config(
             "kind": "mse",
             "forces": 0.0,
         },  # labels of forces are used where they are, and need not be
-        "calibrate": calibrate,
         "seed": seed,
     }
     return make_config(raw, overrides, source="adopt")
@@ -132,21 +131,25 @@ def foreign_spec(weights: str, *, elements: Sequence[int]) -> ForeignSpec:
 
 
 def adopt_splits(
-    spec: ForeignSpec,
+    spec: ModelSpec,
     splits: Splits,
     config: Config,
     *,
-    shift: Shift = "auto",
+    shift: Shift | Mapping[int, float] = "auto",
     progress: Callable[[int], None] = lambda _: None,
 ) -> Potential:
-    """The potential of a foreign network whose posterior and calibration fit these frames."""
+    """The potential of a foreign network whose posterior and calibration fit these frames.
+
+    A `shift` that is known is kept, eV by atomic number; it is 0 for elements that it lacks.
+    """
     if len(splits.train) < _LEAST:
         raise ConfigError(
             f"{len(splits.train)} structures to fit σ to; give at least {_LEAST}, better 50, and "
             "others for its calibration"
         )
     model = spec.build()
-    assert isinstance(model, ModuleModel)
+    if not isinstance(model, ModuleModel):
+        raise ConfigError(f"model {spec.name} is not a module of another package; train it instead")
     params = model.init(0, dtype=model.dtype)
 
     def dataset(frames: Sequence[Frame], references: dict[int, float]) -> Dataset:
@@ -167,7 +170,7 @@ def adopt_splits(
         "mean_neighbours": whole.mean_neighbours(),
         "force_rms": whole.force_rms(),
         "distance_gap": distances.usual(whole),
-        "energy_shift_fitted": zero.fitted,
+        "energy_shift": {symbols_of([z]): value for z, value in zero.shift.items()},
         "energy_rmse_per_atom_before_shift": zero.before,
         "energy_rmse_per_atom": zero.after,
         "last_layer_deviation": deviation,
@@ -188,19 +191,26 @@ def adopt_splits(
 
 
 def energy_shift(
-    model: ModuleModel, params: Params, data: Dataset, *, shift: Shift = "auto"
+    model: ModuleModel,
+    params: Params,
+    data: Dataset,
+    *,
+    shift: Shift | Mapping[int, float] = "auto",
 ) -> EnergyShift:
     """Energies of the elements by least squares of the errors, where they explain most of them."""
     if not any(frame.energy is not None for frame in data.frames):
         raise ConfigError(
             "no structure has an energy; label them, or name its key: --set data.energy_key=..."
         )
-    fitted = dict(zip(data.elements, mean_shift(model, params, data).tolist(), strict=True))
     before = _energy_error(model, params, data)
+    if not isinstance(shift, str):
+        known = {z: shift.get(z, 0.0) for z in data.elements}
+        return EnergyShift(known, before, _energy_error(model, params, data.with_references(known)))
+    fitted = dict(zip(data.elements, mean_shift(model, params, data).tolist(), strict=True))
     after = _energy_error(model, params, data.with_references(fitted))
     wanted = shift == "fit" or (shift == "auto" and before > _WORTH**0.5 * after)
     if not wanted:
-        return EnergyShift(dict.fromkeys(data.elements, 0.0), before, before, fitted=False)
+        return EnergyShift(dict.fromkeys(data.elements, 0.0), before, before)
     _log.warning(
         "energies of the labels have another zero: added to the network's %s; the error falls from "
         "%.3g to %.3g eV per atom. Give shift=none to keep its own.",
@@ -208,7 +218,7 @@ def energy_shift(
         before,
         after,
     )
-    return EnergyShift(fitted, before, after, fitted=True)
+    return EnergyShift(fitted, before, after)
 
 
 @torch.no_grad()

@@ -19,12 +19,15 @@ import numpy as np
 
 from bayrace.config import Config, ConfigError, make_config
 from bayrace.config.active import TuneConfig
-from bayrace.data.frame import DataError, Frame, symbols_of
+from bayrace.data.frame import DataError, Frame, elements_of, symbols_of
 from bayrace.data.split import fingerprint, frame_hashes
 from bayrace.data.write import write_frames
+from bayrace.models.foreign import ForeignSpec
+from bayrace.models.module import ModuleModel
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST
 from bayrace.workflow import train as run
+from bayrace.workflow.adopt import adopt_splits
 from bayrace.workflow.ensemble import train_members
 from bayrace.workflow.fit import Watch
 from bayrace.workflow.folder import ENSEMBLE
@@ -47,7 +50,8 @@ def fine_tune(
 
     Works in `folder`, where an interrupted call is continued; None if `how.stop` ended it. Members
     of an ensemble are trained in processes of their own, side by side. Other posteriors are
-    trained from their mean weights and fitted anew. A calibration is dropped: fit another.
+    trained from their mean weights and fitted anew. A calibration is dropped: fit another. The
+    weights of another package's network stay; its posterior is fitted to all data.
     """
     model, folder, how = Path(model), Path(folder), how or SideBySide()
     potential = Potential.load(model)
@@ -55,6 +59,8 @@ def fine_tune(
     if not (folder / TRAIN).is_file():
         write_frames(folder / VALID, valid)
         write_frames(folder / TRAIN, [train[k] for k in np.argsort(~old, kind="stable")])
+    if isinstance(potential.model, ModuleModel):
+        return _adopted_again(potential, folder=folder, seed=seed)
     config = tuning_config(potential, tune, folder=folder / "run", seed=seed, known=int(old.sum()))
     afresh = tune.start == "scratch"
     if potential.posterior.name == "ensemble":
@@ -73,6 +79,19 @@ def fine_tune(
         watch=Watch(stop=how.stop),
     )
     return None if single.fit.reason == "interrupted" else single.potential
+
+
+def _adopted_again(potential: Potential, *, folder: Path, seed: int) -> Potential:
+    """A foreign network with a posterior for the data in `folder`; its energy zero stays."""
+    raw = dict(potential.config) | {"seed": seed, "calibrate": "none"}
+    raw["data"] = {"train": str(folder / TRAIN), "valid": str(folder / VALID)}
+    config = make_config(raw, source="configuration of the potential")
+    splits = run.read_splits(config)
+    spec = potential.spec
+    if isinstance(spec, ForeignSpec):  # which may know elements that are new here
+        found = elements_of([*splits.train, *splits.valid])
+        spec = type(spec).adopt(spec.weights, elements=found)
+    return adopt_splits(spec, splits, config, shift=dict(potential.references))
 
 
 def tuning_config(
