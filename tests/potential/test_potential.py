@@ -276,6 +276,8 @@ def test_odd_shapes(make_potential: Make, tmp_path: Path) -> None:
 
 def test_unknown_architecture(make_potential: Make, tmp_path: Path) -> None:
     class Future:
+        name = "race"
+
         def to_json(self) -> dict[str, object]:
             return make_potential().spec.to_json() | {"attention": True}
 
