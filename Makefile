@@ -1,8 +1,11 @@
 # make demo    train, evaluate and draw a small potential (in demo-output/)
 # make test    the test suite
 # make lint    ruff, mypy and the import contracts
+# make fuzz    thousands of damaged and hostile files, which must be refused in plain words (minutes)
+# make docs    the documentation as a site in .site
 # make bench   speed beside MACE and NequIP, which it installs in .bench (half an hour, idle machine)
 # make bench-accuracy   errors after equal training time beside MACE and NequIP (hours)
+# make soak    kills, full disks, threads and long runs (hours; SOAK=--short takes minutes)
 # make clean   remove caches and outputs; distclean removes .venv too
 #
 # The first target that needs it makes .venv and installs bayrace there.
@@ -17,7 +20,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMPS := .venv/.stamps
 
-.PHONY: demo test lint bench bench-accuracy clean distclean
+.PHONY: demo test lint docs fuzz soak bench bench-accuracy clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/run
@@ -31,6 +34,15 @@ lint: $(STAMPS)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+soak: $(STAMPS)/dev
+	$(BIN)/python soak/run.py $(SOAK)
+
+fuzz: $(STAMPS)/dev
+	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(FUZZ)
+
+docs: $(STAMPS)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 bench: $(STAMPS)/dev $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/data/.stamp
 	$(BIN)/python benchmarks/peers/e3nn_race.py
@@ -60,6 +72,10 @@ $(STAMPS)/run: $(STAMPS)/torch pyproject.toml
 $(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
 	$(PIP) -c constraints.txt -e '.[dev]'
 	touch $@ $(STAMPS)/run
+
+$(STAMPS)/docs: $(STAMPS)/run
+	$(PIP) -c constraints.txt -e '.[docs]'
+	touch $@
 
 # The peers of the benchmarks, each in an environment of its own, with our torch.
 $(BENCH)/torch.txt: constraints.txt

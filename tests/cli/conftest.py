@@ -46,7 +46,8 @@ def trained(data: Path, bayrace: Command) -> Path:
     config.write_text(
         f"output: {folder}\ndata:\n  train: {data}/train.xyz\n  valid: 3\n"
         f"  test: {{cold: {data}/test.xyz, hot: {data}/hot.xyz}}\n"
-        "model: {preset: tiny}\ntrain: {max_epochs: 2, batch_size: 4}\n",
+        "model: {preset: tiny}\ntrain: {max_epochs: 2, batch_size: 4}\n"
+        "posterior: point\ncalibrate: none\n",
         encoding="utf-8",
     )
     result = bayrace("train", config)

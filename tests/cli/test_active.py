@@ -11,6 +11,9 @@ from click.testing import Result
 pytest.importorskip("distributed")
 pytest.importorskip("tblite")
 
+from bayrace.cli.active import left
+from bayrace.workflow.member import MemberProgress
+
 Command = Callable[..., Result]
 
 
@@ -77,3 +80,24 @@ def test_help_has_an_example(bayrace: Command) -> None:
     text = bayrace("active", "--help").stdout
     assert "bayrace active loop.yaml" in text
     assert "select: {by: bald-ef, budget: 10}" in text
+
+
+def test_a_missing_file_is_told_from_a_training(bayrace: Command, tmp_path: Path) -> None:
+    for command in ("active", "replay"):
+        result = bayrace(command, tmp_path / "loop.yaml")
+        assert result.exit_code == 2
+        assert f"no such file; `bayrace {command} --help` shows an example" in result.stderr
+        assert "template" not in result.stderr
+
+
+def test_how_long_members_will_take() -> None:
+    def member(state: str, eta: float | None, elapsed: float) -> MemberProgress:
+        return MemberProgress(0, state, "", None, 1, 10, {}, elapsed, eta)
+
+    running = [member("running", 60.0, 60.0), member("running", 30.0, 90.0)]
+    waiting = member("waiting", None, 0.0)
+    assert left([member("running", None, 0.0)]) == ""  # nobody knows yet
+    assert left(running) == ", about 1m00s left"
+    assert (
+        left([*running, waiting]) == ", about 3m00s left"
+    )  # then the third, as long as the others

@@ -23,5 +23,5 @@ def test_the_demo_ends_with_a_report(bayrace, tmp_path):
     assert f"report: {tmp_path / 'report.html'}" in result.stdout
     assert "AUROC" in result.stdout
     potential = Potential.load(tmp_path / "model.bayrace")
-    assert potential.posterior.name == "llpr"
+    assert potential.posterior.name == "distance"
     assert potential.calibration is not None

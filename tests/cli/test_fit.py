@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ SMALL = {
         "posterior.ivon.fisher=9",
     ),
     "laplace": (),
+    "distance": (),
     "llpr": ("-o", "posterior.llpr.force_samples=4"),
 }
 FRAMES = embedded_frames("ethanol-hot")[:2]
@@ -53,25 +55,29 @@ def test_train_with_a_posterior(kind: str, trained: Path, tmp_path: Path, bayrac
     assert (torch.linalg.eigvalsh(found.forces.total) > -1e-12).all()
     again = moments(Potential.load(tmp_path / "run" / "model.bayrace"))
     assert torch.equal(found.forces.epistemic, again.forces.epistemic)
-    if kind not in ("ivon",):
+    assert potential.calibration is not None
+    if kind not in ("ivon", "distance"):
         point = Potential.load(tmp_path / "run" / "point.bayrace")
         assert point.posterior.name == "point"
-    if isinstance(potential.posterior, ClosedForm):
+    if isinstance(potential.posterior, ClosedForm) and kind != "distance":
         torch.testing.assert_close(moments(point).energy.mean, found.energy.mean)
 
 
 @pytest.mark.parametrize("kind", list(SMALL))
 def test_fit_to_a_trained_network(kind: str, model: Path, tmp_path: Path, bayrace: Command) -> None:
     target = tmp_path / "fitted.bayrace"
-    result = bayrace("fit", model, "--posterior", kind, "--output", target, *SMALL[kind])
+    scaled = ("-s", "calibrate=scale")
+    result = bayrace("fit", model, "--posterior", kind, "--output", target, *SMALL[kind], *scaled)
     assert result.exit_code == 0, result.output
     potential = Potential.load(target)
     assert potential.posterior.name == kind
     assert potential.config["posterior"]["kind"] == kind
     assert (moments(potential).energy.epistemic > 0).all()
-    again = bayrace("fit", target, "--posterior", "llpr")
-    assert again.exit_code != 0
-    assert f"already has {kind}" in again.output
+    assert potential.calibration is not None
+    again = bayrace("fit", target, "--posterior", "llpr", "--output", tmp_path / "again.bayrace")
+    keeps_the_network = kind in ("distance", "llpr")
+    assert (again.exit_code == 0) == keeps_the_network, again.output
+    assert keeps_the_network or f"already has {kind}" in again.output
     shown = bayrace("info", target)
     assert f"{kind}, " in shown.output
 
@@ -112,3 +118,21 @@ def test_refusals(model: Path, data: Path, bayrace: Command) -> None:
     mixed = bayrace("train", data / "config.yaml", "-o", "posterior=shallow", "-o", "loss.kind=mse")
     assert mixed.exit_code != 0
     assert "a shallow ensemble has its own loss" in " ".join(mixed.output.split())
+
+
+def test_training_files_that_have_moved(bayrace, model, tmp_path):
+    lost = bayrace("fit", model, "--posterior", "llpr", "-s", "data.train=gone.xyz")
+    assert lost.exit_code == 2
+    assert "gone.xyz: no such file" in lost.stderr
+    assert "-s data.train=..." in lost.stderr
+    replay = tmp_path / "replay.yaml"
+    moved = replace(Potential.load(model), config=moved_config(Potential.load(model)))
+    moved.save(tmp_path / "moved.bayrace")
+    replay.write_text(f"model: {tmp_path}/moved.bayrace\npools: [pool.xyz]\n")
+    told = bayrace("replay", replay)
+    assert told.exit_code == 2
+    assert "start bayrace in the folder of that time" in told.stderr
+
+
+def moved_config(potential):
+    return {**potential.config, "data": {**potential.config["data"], "train": ["gone.xyz"]}}

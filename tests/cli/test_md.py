@@ -91,3 +91,22 @@ def test_one_start(bayrace: Command, model: Path, data: Path) -> None:
     result = bayrace("md", model, data / "test.xyz", "--temperature", 300, "--steps", 2)
     assert result.exit_code == 2
     assert "holds several structures; choose one" in result.output
+
+
+def test_what_explodes_is_an_error_with_a_remedy(
+    bayrace: Command, model: Path, data: Path, tmp_path: Path
+) -> None:
+    common = ("md", model, f"{data}/test.xyz@0", "--steps", 60, "-o", tmp_path / "run.traj")
+    absurd = bayrace(*common, "--temperature", 1e7)
+    assert absurd.exit_code == 2
+    assert "above 100000 K no bonds are left" in absurd.stderr
+    hot = (*common, "--temperature", 99000, "--action", "off", "--timestep", 1)
+    molten = bayrace(*hot)
+    assert molten.exit_code == 2
+    assert "fly apart" in molten.stderr or "closer than" in molten.stderr
+    long = bayrace(
+        *common, "--temperature", 300, "--timestep", 50, "--action", "off", "--overwrite"
+    )
+    assert long.exit_code == 2
+    assert "the time step of 50 fs is long" in long.stderr
+    assert "remove the frame" not in long.stderr

@@ -45,11 +45,9 @@ def start(data, folder, *options):
 
 
 def wait_for_epochs(process, *folders):
-    deadline = time.monotonic() + 120
     histories = [folder / "history.jsonl" for folder in folders]
     while not all(path.exists() and path.stat().st_size for path in histories):
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -93,7 +91,7 @@ def test_control_c_saves_every_member(data, tmp_path):
     process = start(data, folder, *options)
     wait_for_epochs(process, folder / "member-0", folder / "member-1")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the parent and to the members
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     assert f"stopped and saved; continue with: bayrace train {folder} --resume" in out

@@ -75,3 +75,14 @@ def test_the_input_is_not_overwritten(bayrace, model, data):
     result = bayrace("predict", model, data / "test.xyz", "-o", data / "test.xyz")
     assert result.exit_code == 2
     assert "is also an input" in result.stderr
+
+
+def test_an_earlier_prediction_is_kept(bayrace, model, data, tmp_path):
+    target = tmp_path / "predicted.xyz"
+    target.write_text("mine")
+    refused = bayrace("predict", model, data / "test.xyz", "-o", target)
+    assert refused.exit_code == 2
+    assert "exists; replace it with --overwrite" in refused.stderr
+    assert target.read_text() == "mine"
+    assert bayrace("predict", model, data / "test.xyz", "-o", target, "--overwrite").exit_code == 0
+    assert target.read_text() != "mine"

@@ -40,7 +40,8 @@ def test_a_pool_that_is_used_up(bayrace, data, model, tmp_path):
     assert "only 4 of 9" in result.stdout
     assert len(ase.io.read(tmp_path / "c.xyz", ":")) == 4
     seen = bayrace(
-        "select", data / "hot.xyz", "--budget", 9, *arguments, "--seen", f"{data}/hot.xyz@:3"
+        *("select", data / "hot.xyz", "--budget", 9, *arguments, "--overwrite"),
+        *("--seen", f"{data}/hot.xyz@:3"),
     )
     assert "like a training structure: 3" in seen.stdout
     assert len(ase.io.read(tmp_path / "c.xyz", ":")) == 1
@@ -91,3 +92,24 @@ def test_output_has_a_default(bayrace, data, model, tmp_path, monkeypatch):
     result = bayrace("select", data / "hot.xyz", "--model", model, "--by", "random", "--budget", 2)
     assert result.exit_code == 0, result.output
     assert len(ase.io.read(tmp_path / "chosen.xyz", ":")) == 2
+
+
+def test_nothing_left_is_an_error(bayrace, data, model, tmp_path):
+    chosen = tmp_path / "c.xyz"
+    arguments = ("-m", model, "--by", "random", "-n", 2, "-o", chosen)
+    refused = bayrace("select", data / "hot.xyz", *arguments, "--seen", data / "hot.xyz")
+    assert refused.exit_code == 2
+    assert "none of the 4 structures can be chosen (like a training structure: 4)" in refused.stderr
+    assert "--apart" in refused.stderr
+    assert not chosen.exists()
+
+
+def test_an_earlier_choice_is_kept(bayrace, data, model, tmp_path):
+    chosen = tmp_path / "c.xyz"
+    chosen.write_text("mine")
+    arguments = ("select", data / "hot.xyz", "-m", model, "--by", "random", "-n", 2, "-o", chosen)
+    refused = bayrace(*arguments)
+    assert refused.exit_code == 2
+    assert "exists; replace it with --overwrite" in refused.stderr
+    assert chosen.read_text() == "mine"
+    assert bayrace(*arguments, "--overwrite").exit_code == 0

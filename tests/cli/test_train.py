@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import ase.io
 import pytest
 import torch
 import yaml
@@ -152,12 +153,10 @@ def test_nothing_to_resume(bayrace, data, tmp_path):
 
 
 def test_time_ends_a_run(bayrace, data, tmp_path):
-    begin = time.monotonic()
     arguments = ("-o", "train.max_epochs=100000", "--max-time", "2s", "-o", f"output={tmp_path}/r")
     result = bayrace("train", data / "train.xyz", *QUICK, *arguments)
     assert result.exit_code == 0, result.output
     assert "time is up" in result.stdout
-    assert time.monotonic() - begin < 30
 
 
 @pytest.mark.parametrize(
@@ -200,12 +199,11 @@ def test_a_signal_saves_and_says_how_to_resume(bayrace, data, tmp_path, number):
         text=True,
     )
     history = folder / "history.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (history.exists() and history.stat().st_size):
+    while not (history.exists() and history.stat().st_size):
         assert process.poll() is None, process.communicate()
         time.sleep(0.1)
     process.send_signal(number)
-    out, errors = process.communicate(timeout=60)
+    out, errors = process.communicate()
     assert process.returncode == 130, errors
     assert f"continue with: bayrace train {folder} --resume" in out
     assert Potential.load(folder / "model.bayrace").statistics["reason"] == "interrupted"
@@ -221,3 +219,29 @@ def test_a_diverging_run_names_frames_and_exits_cleanly(bayrace, data, tmp_path)
     assert result.exit_code == 2
     assert "training diverged" in result.stderr
     assert "train.xyz, frame" in result.stderr
+
+
+def test_data_that_look_wrong_are_warned_of_and_refused_by_strict(bayrace, data, tmp_path):
+    atoms = ase.io.read(data / "train.xyz", index=":")
+    atoms[4].calc.results["energy"] += 700.0
+    for each in atoms:
+        each.calc.results["forces"] *= -1
+    ase.io.write(tmp_path / "odd.xyz", atoms, format="extxyz")
+    arguments = ("train", tmp_path / "odd.xyz", *QUICK, "-o", f"output={tmp_path / 'run'}")
+    strict = bayrace(*arguments, "--strict")
+    assert strict.exit_code == 2
+    assert "look wrong in 2 ways" in strict.stderr
+    assert "change their sign" in strict.stderr
+    assert "frame 4: energy per atom" in strict.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_set_is_the_name_of_overrides(bayrace, tmp_path):
+    for option, note in (("-s", False), ("--set", False), ("-o", True), ("--override", True)):
+        result = bayrace("train", tmp_path / "no.xyz", option, "train.lr=-1")
+        assert result.exit_code == 2
+        assert "train.lr" in result.stderr
+        assert ("are called -s and --set now" in result.stderr) is note
+    text = bayrace("train", "--help").stdout
+    assert "--set" in text
+    assert "--override" not in text

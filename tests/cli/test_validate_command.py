@@ -55,3 +55,29 @@ def test_nothing_given(bayrace):
     result = bayrace("validate")
     assert result.exit_code == 2
     assert "give data files, or --config" in result.stderr
+
+
+def test_shortest_distances_and_strange_units(bayrace, data, tmp_path):
+    good = bayrace("validate", data / "train.xyz")
+    assert "shortest distances (Å)" in good.stdout
+    assert "H-C 1.0" in good.stdout
+    assert "doubt:" not in good.stdout
+    atoms = ase.io.read(data / "train.xyz", index=":")
+    for each in atoms:
+        each.calc.results["forces"] *= -1
+    ase.io.write(tmp_path / "gradients.xyz", atoms, format="extxyz")
+    result = bayrace("validate", tmp_path / "gradients.xyz")
+    assert result.exit_code == 0
+    assert "doubt:" in result.stdout
+    assert "change their sign" in result.stdout
+
+
+def test_all_shows_everything(bayrace, data, tmp_path):
+    atoms = ase.io.read(data / "train.xyz", index=":")
+    for each in atoms:
+        each.calc.results["energy"] = np.nan
+    ase.io.write(tmp_path / "bad.xyz", atoms, format="extxyz")
+    some = bayrace("validate", tmp_path / "bad.xyz")
+    assert some.stdout.count("energy is nan") == 10
+    assert "problem: and 2 more; --all shows them" in some.stdout
+    assert bayrace("validate", tmp_path / "bad.xyz", "--all").stdout.count("energy is nan") == 12

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ase.io
 import numpy as np
 import pytest
+from ase import Atoms
 
 from bayrace.data.check import check_frame, check_frames, problems
-from bayrace.data.frame import DataError
+from bayrace.data.frame import ISOLATED_TYPE, DataError, frame_from_atoms
+from bayrace.data.read import read_frames
 
 
 def with_value(array, value):
@@ -138,3 +141,43 @@ def test_all_problems_are_counted_once_a_frame(make_frame):
     assert len(problems([bad, make_frame(), bad], need_forces=True)) == 2
     with pytest.raises(DataError, match=r"energy is nan.*\(and 1 more problem\)"):
         check_frames([bad, bad], need_forces=True)
+
+
+def test_keys_that_look_like_labels_are_listed_for_all_files(tmp_path, labelled_atoms, keys):
+    for name, energy, forces in (("a", "REF_energy", "REF_forces"), ("b", "dft_e", "DFT_grad")):
+        images = []
+        for atoms in labelled_atoms:
+            plain = atoms.copy()
+            plain.info |= {energy: atoms.get_potential_energy(), "charge": 0}
+            plain.arrays[forces] = atoms.get_forces()
+            images.append(plain)
+        ase.io.write(tmp_path / f"{name}.xyz", images, format="extxyz")
+    paths = [tmp_path / "a.xyz", tmp_path / "b.xyz"]
+    frames = read_frames(paths, keys=keys, config_weights={})
+    energy, forces = problems(frames, need_energy=True, need_forces=True)
+    assert f"REF_energy in {paths[0]}; dft_e in {paths[1]}" in energy
+    assert f"REF_forces in {paths[0]}; DFT_grad in {paths[1]}" in forces
+    assert "charge" not in energy
+
+
+def test_files_without_anything_like_a_label_give_no_hint(tmp_path, labelled_atoms, keys):
+    ase.io.write(tmp_path / "bare.xyz", [atoms.copy() for atoms in labelled_atoms])
+    frames = read_frames(tmp_path / "bare.xyz", keys=keys, config_weights={})
+    (only,) = problems(frames, need_forces=True)
+    assert "look like it" not in only
+
+
+def test_reading_counts_all_bad_frames(tmp_path, labelled_atoms, keys):
+    for atoms in labelled_atoms[1:]:
+        atoms.calc.results["energy"] = np.nan
+    ase.io.write(tmp_path / "bad.xyz", labelled_atoms, format="extxyz")
+    with pytest.raises(DataError, match=r"frame 1: .*\(and 2 more problems; bayrace validate"):
+        read_frames(tmp_path / "bad.xyz", keys=keys, config_weights={})
+
+
+@pytest.mark.parametrize("spelling", ["isolated_atom", "IsolatedAtom", "isolated atom"])
+def test_spellings_of_isolated_atoms(spelling):
+    atoms = Atoms("H", info={"config_type": spelling})
+    assert frame_from_atoms(atoms, keys=None).config_type == ISOLATED_TYPE
+    other = Atoms("H", info={"config_type": "isolated_atoms_of_helium"})
+    assert frame_from_atoms(other, keys=None).config_type == "isolated_atoms_of_helium"

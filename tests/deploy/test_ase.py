@@ -97,6 +97,7 @@ def test_results_have_their_shapes(metal: Atoms) -> None:
         "free_energy": (),
         "energies": (8,),
         "forces_covariance": (8, 3, 3),
+        "energies_epistemic": (8,),
     }
     for quantity, shape in {"energy": (), "forces": (8, 3), "stress": (6,)}.items():
         expected[quantity] = shape

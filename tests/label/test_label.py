@@ -244,7 +244,7 @@ def test_killed_again_and_again(log: Path, tmp_path: Path) -> None:
         assert process.returncode == -signal.SIGKILL
     assert log.read_text("utf-8").count("end") < count
     with start(log, store, count=count, seconds=0.3) as process:
-        printed, error = process.communicate(timeout=60)
+        printed, error = process.communicate()
     assert printed.strip() == str(count), error
     names = Counter(log.read_text("utf-8").splitlines())
     assert set(names.values()) == {1}  # each structure began once and ended once
@@ -255,14 +255,13 @@ def test_an_interrupted_run_does_not_wait_for_its_calls(log: Path, tmp_path: Pat
     with start(log, tmp_path / "labels.sqlite", count=6, seconds=600.0) as process:
         wait_for(lambda: log.exists() and lines(log)["start"] == 2)
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)  # a busy machine takes many seconds to end processes
+        process.communicate()
     assert lines(log) == {"start": 2}
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
+def wait_for(condition: Callable[[], bool]) -> None:
+    """However long it takes on a busy machine; pytest's own limit names what hangs."""
     while not condition():
-        assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
@@ -331,7 +330,7 @@ def test_a_real_cluster_goes_on_without_us(log: Path, tmp_path: Path, scheduler:
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
     with start(log, store, scheduler, count=count, seconds=0.4) as process:
-        printed, error = process.communicate(timeout=60)
+        printed, error = process.communicate()
     assert printed.strip() == str(count), error
     assert set(Counter(log.read_text("utf-8").splitlines()).values()) == {1}
     assert lines(log) == {"start": count, "end": count}
@@ -376,7 +375,7 @@ def test_a_cluster_without_workers(
         )
         wait_for(lambda: any("no worker is there yet" in text for text in caplog.messages))
         with dask_worker(scheduler_file):
-            check(metals, result.result(timeout=60).frames)
+            check(metals, result.result().frames)
 
 
 def test_memory_of_this_process_is_not_the_workers(
@@ -393,18 +392,18 @@ def test_memory_of_this_process_is_not_the_workers(
     check(metals[:3], result.frames)
 
 
-@pytest.mark.slow
-def test_two_workers_are_faster(metals: list[Frame], counting: Make, tmp_path: Path) -> None:
-    """Calls of half a second, timed from the second label on, when all processes are up."""
-    seconds = []
-    for workers in (1, 2):
-        times: dict[int, float] = {}
-        label_frames(
-            metals,
-            counting(seconds=0.5),
-            store=tmp_path / f"{workers}.sqlite",
-            settings=LabelSettings(workers=workers),
-            progress=lambda now, times=times: times.update({now.done: time.monotonic()}),
-        )
-        seconds.append(times[10] - times[2])
-    assert seconds[0] / seconds[1] > 1.6
+@pytest.mark.parametrize("workers", [1, 2])
+def test_so_many_calls_at_a_time(
+    workers: int, metals: list[Frame], counting: Make, log: Path, tmp_path: Path
+) -> None:
+    label_frames(
+        metals[:6],
+        counting(seconds=0.3),
+        store=tmp_path / "labels.sqlite",
+        settings=LabelSettings(workers=workers),
+    )
+    running = most = 0
+    for line in log.read_text("utf-8").splitlines():
+        running += 1 if line.startswith("start") else -1
+        most = max(most, running)
+    assert (running, most) == (0, workers)

@@ -95,7 +95,7 @@ def test_plain_when_there_is_no_compiler(
 ) -> None:
     monkeypatch.setenv("CC", "/nowhere/cc")
     kernels._problem.cache_clear()
-    kernels._warn_once.cache_clear()
+    kernels._warned.clear()
     x, y, r = inputs()
     with caplog.at_level(logging.WARNING):
         out = convolve(PLAN, x, y, r, pair_graph)

@@ -22,7 +22,7 @@ from bayrace.testing import graph_of, random_frame, small_spec
 ELEMENTS = (1, 8)
 MODEL = Race(small_spec(ELEMENTS, noise=NO_NOISE))
 PARAMS = MODEL.init(0, dtype=torch.float64)
-OPTIONS = DistanceOptions(power=1.25, regularisation=1e-6)
+OPTIONS = DistanceOptions(power=1.3, energy_power=1.5, regularisation=1e-6)
 ONES = Lambdas(1.0, 1.0, 1.0)
 CELL = 4.5 * np.eye(3)
 ENERGY, FORCES, STRESS = 0.03, (0.02, 0.07), 0.4  # roots of α², c and b

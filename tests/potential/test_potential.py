@@ -46,7 +46,7 @@ def test_round_trip_keeps_everything(make_potential: Make, tmp_path: Path) -> No
         config={"train": {"epochs": 3, "note": "Å, λ"}},
         fingerprint="abc",
         frames={"train": np.array([3, -5])},
-        distances=Distances(5.0, {(6, 8): np.arange(2500, dtype=np.uint8)}),
+        distances=Distances(4.0, {(6, 8): np.arange(2002, dtype=np.uint8)}),
     )
     path = tmp_path / "model.bayrace"
     potential.save(path)

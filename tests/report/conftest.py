@@ -150,7 +150,7 @@ def launch() -> Iterator[Callable[..., Any]]:
         def start(*flags: str) -> Any:
             if flags not in started:
                 started[flags] = playwright.chromium.launch(
-                    executable_path=program, args=[*FLAGS, *flags]
+                    executable_path=program, args=[*FLAGS, *flags], timeout=0
                 )
             return started[flags]
 
@@ -201,7 +201,7 @@ def visit(launch: Callable[..., Any]) -> Iterator[Callable[..., Visit]]:
         browser = launch(*SOFTWARE_GL) if webgl else launch("--disable-3d-apis")
         viewport = {"width": width, "height": 900}
         context = browser.new_context(viewport=viewport, color_scheme=scheme)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(0)  # a busy machine takes its time; pytest ends what hangs
         contexts.append(context)
         return Visit(context.new_page(), path)
 

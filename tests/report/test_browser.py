@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bayrace.report.build import build_report
-from bayrace.report.document import Panel
+from bayrace.report.document import Axis, Mark, Panel, Report, Section
 from bayrace.report.page import render
 
 FACTS = {"model": "somewhere/model.bayrace", "elements": "H, C, O"}
@@ -272,3 +272,31 @@ def test_periodic_structures_have_their_cell(visit, make_judged, tmp_path):
     seen = visit(path, webgl=True)
     assert seen.page.evaluate("bayraceReport.viewer.atoms()") == 4
     assert seen.complaints == []
+
+
+def test_nothing_is_cut_off_on_a_laptop(visit, path):
+    page = visit(path, width=1280).page
+    boxes = page.locator(".grid .table .scroll")
+    assert boxes.count() >= 1
+    for place in range(boxes.count()):
+        inside, room = boxes.nth(place).evaluate("node => [node.scrollWidth, node.clientWidth]")
+        assert inside <= room
+    for value in page.locator(".tile .value").all():
+        lines = value.evaluate(
+            "n => n.getBoundingClientRect().height / parseFloat(getComputedStyle(n).lineHeight)"
+        )
+        assert lines < 1.5
+        assert value.evaluate("n => n.scrollWidth <= n.clientWidth")
+
+
+def test_rounds_and_epochs_are_whole(visit, tmp_path):
+    panel = Panel(
+        "p", "t", "", Axis("round", whole=True), Axis("y"), [Mark("line", x=[1, 2], y=[3, 4])]
+    )
+    page = Report("t", "", {}, [], [], [Section("s", "s", "", [panel])], {})
+    file = tmp_path / "rounds.html"
+    file.write_text(render(page), encoding="utf-8")
+    ticks = (
+        visit(file).page.locator('[data-panel="p"] .tick[text-anchor="middle"]').all_text_contents()
+    )
+    assert ticks == ["1", "2"]

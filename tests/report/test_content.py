@@ -11,7 +11,8 @@ import pytest
 
 from bayrace.evaluate.metrics.calibration import calibration_error, central_mass
 from bayrace.report.build import build_report
-from bayrace.report.document import Panel, Table
+from bayrace.report.document import Panel, Table, short
+from bayrace.report.page import asset
 from bayrace.report.panels.accuracy import parity_panels
 from bayrace.report.panels.dynamics import dynamics_panels
 from bayrace.report.panels.ood import detections, roc_panel
@@ -244,3 +245,35 @@ def test_the_report_is_json_and_knows_its_sets(make_judged, history):
     assert len(set(keys)) == len(keys)
     with pytest.raises(ValueError, match="no sets to report on"):
         build_report([], title="", facts={})
+
+
+def test_the_summary_opens_with_where_it_can_be_used(make_judged):
+    sets = [make_judged(), make_judged("hot", "ood", scale=3.0)]
+    first = findings(sets, [])[0]
+    names = [each.name for each in sets]
+    assert first.headline.endswith(".")
+    assert all(f"“{name}”" in first.headline for name in names)
+    assert first.headline.startswith(("Usable for", "With care for", "Not for"))
+    assert "of the size of the forces" in first.text
+
+
+def test_thousands_have_no_exponent():
+    assert [short(value) for value in (1036.4, 12345.6, 0.0, 0.01234)] == [
+        "1036",
+        "12346",
+        "0",
+        "0.0123",
+    ]
+
+
+def test_licences_of_what_3dmol_holds():
+    text = asset("3Dmol-LICENSE.txt")
+    script = asset("3Dmol-min.js")
+    for used, owner in (
+        ("pako", "Vitaly Puzrin and Andrei Tuputcyn"),
+        ("pako", "Jean-loup Gailly and Mark Adler"),
+        ("IOBuffer", "Michaël Zasso"),
+        ("NetCDFReader", "cheminfo"),
+    ):
+        assert used in script
+        assert owner in text

@@ -27,6 +27,7 @@ from bayrace.potential.potential import Potential
 from bayrace.simulate.bias import BiasedCalculator
 from bayrace.simulate.dynamics import DynamicsSettings, ExplodedError, Look, simulate
 from bayrace.simulate.explore import describe
+from bayrace.simulate.explosion import has_company, in_pieces, remedy
 from bayrace.simulate.stop import StopRule
 from bayrace.simulate.trajectory import open_trajectory
 
@@ -183,7 +184,9 @@ def test_rules_need_an_uncertainty(make_potential: Make, ethanol: Frame) -> None
 
 
 def test_explosions_are_told_from_mistakes(members: Potential, ethanol: Frame) -> None:
-    with pytest.raises(ExplodedError, match=r"step \d+ at 300 K"):
+    with pytest.raises(
+        ExplodedError, match=r"step \d+ at 300 K: .*; the time step of 20 fs is long"
+    ):
         looks(members, ethanol, settings(ensemble="nve", steps=200, timestep=20.0))
     overlapping = replace(ethanol, positions=0.01 * ethanol.positions)
     with pytest.raises(DataError, match="apart"):
@@ -274,3 +277,27 @@ def test_old_files_know_no_distances(members: Potential, ethanol: Frame) -> None
     assert looks(members, ethanol, settings(steps=1))[0].gap is None
     with pytest.raises(ValueError, match=r"gap=0\.1 Å: .* train anew, or leave gap out"):
         looks(members, ethanol, settings(), rule=StopRule(0.5, 0.05, gap=0.1))
+
+
+def test_atoms_that_lose_each_other_have_exploded():
+    start = embedded_frames("ethanol-train")[0]
+    company = has_company(start, 5.0)
+    assert company.all()
+    assert in_pieces(start, company, 5.0) is None
+    one_gone = start.positions.copy()
+    one_gone[8] += 100.0
+    assert in_pieces(replace(start, positions=one_gone), company, 5.0) is None
+    apart = replace(start, positions=20.0 * start.positions)
+    assert "9 of 9 atoms have no other within 5 Å any more" in str(in_pieces(apart, company, 5.0))
+    gas = has_company(apart, 5.0)
+    assert in_pieces(apart, gas, 5.0) is None  # it was so from the beginning
+
+
+def test_absurd_temperatures_are_refused():
+    with pytest.raises(ValueError, match=r"temperature=1e\+07: above 100000 K no bonds are left"):
+        DynamicsSettings("nvt", 1e7, 10)
+
+
+def test_long_steps_are_blamed_on_themselves():
+    assert "the time step of 50 fs is long" in remedy(50.0)
+    assert "smaller time step or a lower temperature" in remedy(0.5)

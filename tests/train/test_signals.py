@@ -8,7 +8,7 @@ import pytest
 from bayrace.train.signals import stop_on_signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_raises_the_flag(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with stop_on_signals() as stop:
@@ -38,3 +38,13 @@ def test_other_threads_have_no_signals() -> None:
     thread.start()
     thread.join()
     assert answers == [False]
+
+
+def test_a_closed_terminal_is_not_heard_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stop_on_signals() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert not stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)

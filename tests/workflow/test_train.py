@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from bayrace.config import make_config
-from bayrace.data.embedded import embedded
+from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.data.frame import DataError
 from bayrace.data.reference import fit_references
+from bayrace.potential.potential import Potential
 from bayrace.workflow import train as run
 
 
@@ -94,8 +96,36 @@ def test_swag_from_the_training_itself(tmp_path):
         asked.append(True)
         return len(asked) > 4
 
-    first = run.train(settings("parts"), stop=stop)
+    first = run.train(settings("parts"), watch=run.Watch(stop=stop))
     assert first.fit.reason == "interrupted"
     parts = run.train(settings("parts"), resume=True)
     for name, value in whole.potential.posterior.tensors().items():
         assert value.equal(parts.potential.posterior.tensors()[name]), name
+
+
+def test_what_nobody_asked_for_is_there(tmp_path):
+    """By default a potential has an epistemic part and a calibration, and its file says so."""
+    train = f"{embedded('ethanol-train')}@:20"
+    run.train(config(tmp_path / "a", train, data={"valid": 8}))
+    potential = Potential.load(tmp_path / "a" / "model.bayrace")
+    assert potential.posterior.name == "distance"
+    assert potential.calibration.method == "scale"
+    assert set(potential.frames) == {"train", "valid", "calibration"}
+    found = potential.predict(embedded_frames("ethanol-hot")[:3])
+    assert (found.energy.epistemic > 0).all()
+    assert (torch.linalg.eigvalsh(found.forces.epistemic) > 0).all()
+    assert found.atomic_epistemic.shape == (27,)
+    off = {"posterior": "point", "calibrate": "none"}
+    plain = run.train(config(tmp_path / "b", train, data={"valid": 8}, **off)).potential
+    assert plain.posterior.name == "point"
+    assert plain.calibration is None
+    torch.testing.assert_close(
+        plain.predict(embedded_frames("ethanol-hot")[:3]).forces.mean, found.forces.mean
+    )
+
+
+def test_training_without_noise_and_posterior_is_not_calibrated(tmp_path):
+    sections = {"posterior": "point", "loss": {"kind": "mse"}, "data": {"valid": 2}}
+    result = run.train(config(tmp_path, f"{embedded('ethanol-train')}@:6", **sections))
+    assert result.potential.calibration is None
+    assert not result.potential.predict(embedded_frames("ethanol-hot")[0]).forces.total.any()

@@ -38,7 +38,7 @@ class Recalibration:
         for factor in (self.factor, *self.by_element.values()):
             if not (math.isfinite(factor) and factor > 0):
                 raise ValueError(f"factor {factor} of σ is not positive; calibrate on more frames")
-        if not (math.isfinite(self.power) and self.power >= 0 and self.pivot > 0):
+        if not (math.isfinite(self.power) and self.power >= 0 and 0 < self.pivot < math.inf):
             raise ValueError(
                 f"σ to the power {self.power} from {self.pivot} on: no increasing function of σ; "
                 "calibrate on more frames"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
-from bayrace.cli.train import Override
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
+from bayrace.cli.train import OldOverride, Override
 from bayrace.system.process import settle
 from bayrace.workflow.loop.watch import LoopWatch
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from bayrace.workflow.loop.rounds import Ended
     from bayrace.workflow.member import MemberProgress
 
+PROBLEM = 1  # exit code of a loop that had to give up
 _EVERY = 30.0  # s between signs of life within a step
 
 
@@ -36,6 +36,7 @@ def register(app: typer.Typer) -> None:
 def active(
     source: Annotated[Path, typer.Argument(help="A YAML file; see the example.")],
     override: Override = None,
+    old: OldOverride = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Forget the loop in the folder, labels included.")
     ] = False,
@@ -54,20 +55,20 @@ def active(
       oracle: gfn2
       explore: {temperatures: [300, 600, 1000], structures: 4, steps: 2000}
       select: {by: bald-ef, budget: 10}
+      train: {max_time: 30m}                    of the first training, each member
       tune: {epochs: 100}
       stop: {labels: 100, error: 0.05, rounds: 20}
 
     \b
       bayrace active loop.yaml
-      bayrace active loop.yaml -o stop.labels=200      go on with a larger budget
-      bayrace active loop.yaml -o select.by=random -o output=runs/random
+      bayrace active loop.yaml -s stop.labels=200      go on with a larger budget
+      bayrace active loop.yaml -s select.by=random -s output=runs/random
 
     The folder holds loop.sqlite (all that was done, and all labels), report.html, rounds.json, the
     newest model.bayrace and a folder for each round.
     """
     del debug
-    config = read_config(source, override or [])
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "error")  # it talks a lot
+    config = read_config(source, [*(override or []), *(old or [])])
     from bayrace.workflow.loop.rounds import run_loop
 
     settle()
@@ -80,6 +81,8 @@ def active(
         out.print(f"stopped and saved; continue with: bayrace active {escape(str(source))} ...")
         raise typer.Exit(INTERRUPTED) from None
     conclude(ended, config, out)
+    if ended.problem:
+        raise typer.Exit(PROBLEM)
 
 
 def read_config(source: Path, overrides: list[str]) -> LoopConfig:
@@ -87,6 +90,7 @@ def read_config(source: Path, overrides: list[str]) -> LoopConfig:
     from bayrace.config.load import make_section, read_yaml
     from bayrace.config.loop import LoopConfig
 
+    refuse_missing(source, "active")
     raw = {"output": f"runs/{source.stem}"} | read_yaml(source)
     if raw.get("data") is None:
         raw.pop("data", None)
@@ -120,7 +124,8 @@ def describe(config: LoopConfig, out: Console) -> None:
 def conclude(ended: Ended, config: LoopConfig, out: Console) -> None:
     """Print the table of all rounds, why it ended, and where everything is."""
     out.print(rounds_table(ended.rounds))
-    out.print(f"ended: {ended.reason}", markup=False)
+    word, style = ("problem", "bold red") if ended.problem else ("ended", "")
+    out.print(f"{word}: {ended.reason}", markup=False, style=style)
     out.print(f"potential: {ended.model}", markup=False)
     out.print(f"report: {Path(config.output) / 'report.html'}", markup=False)
 
@@ -192,7 +197,9 @@ class Lines(LoopWatch):
         """Say how far training is."""
         done = sum(member.state == "finished" for member in members)
         busy = [f"{each.epoch}/{each.max_epochs}" for each in members if each.state == "running"]
-        self._now_and_then(f"{done}/{len(members)} members, epochs {', '.join(busy)}")
+        self._now_and_then(
+            f"{done}/{len(members)} members, epochs {', '.join(busy)}{left(members)}"
+        )
 
     def labels(self, progress: Progress) -> None:
         """Say how far labelling is."""
@@ -221,6 +228,19 @@ class Lines(LoopWatch):
         self._out.print(text, markup=False)
 
 
+def left(members: Sequence[MemberProgress]) -> str:
+    """How long training will take still, by the members that have come furthest, in words."""
+    from bayrace.config import format_duration
+
+    running = [each for each in members if each.state == "running"]
+    known = [each.eta for each in running if each.eta is not None]
+    if not known or len(known) < len(running):
+        return ""
+    whole = max(each.elapsed + (each.eta or 0.0) for each in running)
+    turns = -(-sum(each.state == "waiting" for each in members) // len(running))
+    return f", about {format_duration(max(known) + turns * whole)} left"
+
+
 def said(step: str, result: Any) -> str:
     """What came of a step, in a few words."""
     if step == "train":
@@ -228,7 +248,9 @@ def said(step: str, result: Any) -> str:
     if step == "explore":
         return f"{len(result['runs'])} runs: {endings(result['runs'])}"
     if step == "select":
-        return f"{len(result['chosen'])} of {result['pool']} structures"
+        apart = result.get("apart")
+        near = "" if apart is None else f", with the least distance lowered to {apart:.2g}"
+        return f"{len(result['chosen'])} of {result['pool']} structures{near}"
     if step == "label":
         failed = result["uses"].count("failed")
         lost = f", {failed} failed" if failed else ""

@@ -6,7 +6,7 @@ import functools
 import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, ParamSpec
 
@@ -25,6 +25,7 @@ ForcesKey = Annotated[str | None, typer.Option(help="Key of the forces; default:
 StressKey = Annotated[str | None, typer.Option(help="Key of the stress; default: as in training.")]
 
 FAILED, INTERRUPTED = 2, 130
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -32,6 +33,22 @@ def console(*, stderr: bool = False) -> Console:
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if terminal else 120
     return Console(stderr=stderr, highlight=False, soft_wrap=not terminal, width=width)
+
+
+def refuse_existing(output: Path, inputs: Sequence[str], *, overwrite: bool) -> None:
+    """Refuse to write over an input, or over any file without `overwrite`."""
+    if any(Path(file).resolve() == output.resolve() for file in inputs):
+        raise ValueError(f"{output}: is also an input; write to another file")
+    if output.exists() and not overwrite:
+        raise ValueError(f"{output}: exists; replace it with --overwrite, or name another file")
+
+
+def refuse_missing(source: Path, command: str) -> None:
+    """Refuse a configuration that is not there, whose template is in the help of the command."""
+    if not source.exists():
+        raise ValueError(
+            f"{source}: no such file; `bayrace {command} --help` shows an example to start from"
+        )
 
 
 def friendly(command: Callable[P, None]) -> Callable[P, None]:

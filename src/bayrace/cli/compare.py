@@ -86,6 +86,7 @@ def compare(
     from bayrace.cli.evaluate import label_keys
     from bayrace.evaluate.comparison import to_json
     from bayrace.potential.potential import Potential
+    from bayrace.train.checkpoint import write_atomically
 
     settle()
     potentials = {
@@ -102,7 +103,7 @@ def compare(
     if json_file is not None:
         content = {"id": known, "ood": ood, "models": to_json(contenders, score=score)}
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        write_atomically(json_file, json.dumps(content, indent=1).encode())
         out.print(f"numbers: {json_file}")
 
 

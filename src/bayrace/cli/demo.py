@@ -158,6 +158,7 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
     from bayrace.report.page import render
     from bayrace.report.panels.dynamics import dynamics_panels
     from bayrace.report.provenance import potential_facts
+    from bayrace.train.checkpoint import write_atomically
     from bayrace.workflow.train import evaluate_sets
 
     write_figures(output, result, trajectory)
@@ -196,7 +197,7 @@ def write_page(output: Path, result: RunResult, trajectory: Trajectory) -> Path:
         ],
     )
     page = output / "report.html"
-    page.write_text(render(report), encoding="utf-8")
+    write_atomically(page, render(report).encode())
     return page
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # commands show their help without torch
 
 def describe(config: Config, prepared: Prepared, out: Console) -> None:
     """Say what is about to be trained on what."""
+    from bayrace.data.doubts import determined
     from bayrace.data.frame import symbols_of
 
     train, splits = prepared.train, prepared.splits
@@ -27,6 +28,8 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     )
     given = config.data.references != "auto"
     kind = "given" if given else "of isolated atoms" if splits.isolated else "fitted"
+    if kind == "fitted" and not determined(train.frames, train.elements):
+        kind = "fitted, of which only sums count (the compositions do not tell elements apart)"
     values = ", ".join(f"{symbols_of([z])} {e:.3f}" for z, e in train.references.items())
     out.print(f"       reference energies {kind}: {values} eV")
     model = config.model

@@ -183,9 +183,22 @@ def read_labelled(files: list[str], keys: LabelKeys) -> list[Frame]:
     if all(frame.energy is None and frame.forces is None for frame in frames):
         raise DataError(
             f"{', '.join(files)}: no frame has an energy or forces to compare with; name their "
-            "keys with --energy-key and --forces-key, or use bayrace predict"
+            f"keys with --energy-key and --forces-key{_hint(frames)}, or use bayrace predict"
         )
     return frames
+
+
+def _hint(frames: list[Frame]) -> str:
+    """Keys of the files that look like labels, for a message."""
+    from bayrace.data.hints import label_like
+
+    sources = {frame.source for frame in frames}
+    found = {
+        name: sorted({key for keys in label_like(sources, name).values() for key in keys})
+        for name in ("energy", "forces")
+    }
+    like = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in found.items() if keys)
+    return f" (these look like it: {like})" if like else ""
 
 
 def write_json(
@@ -195,6 +208,8 @@ def write_json(
     detected: dict[str, dict[str, Detection | None]],
 ) -> None:
     """Write the numbers, in eV and Å."""
+    from bayrace.train.checkpoint import write_atomically
+
     detection = {
         name: {score: None if each is None else each.to_json() for score, each in found.items()}
         for name, found in detected.items()
@@ -205,7 +220,7 @@ def write_json(
         "detection": detection,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_atomically(path, json.dumps(content, indent=1).encode())
     console().print(f"numbers: {path}")
 
 

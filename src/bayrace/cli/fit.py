@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bayrace.cli.common import INTERRUPTED, Debug, Device, ModelFile, console, friendly
-from bayrace.cli.train import Override, counting
+from bayrace.cli.train import OldOverride, Override, counting
 from bayrace.system.process import settle
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ def fit(
         Path | None, typer.Option(help="File to write; default: model-POSTERIOR.bayrace beside it.")
     ] = None,
     override: Override = None,
+    old: OldOverride = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue swag or ivon.")] = False,
     device: Device = "auto",
     debug: Debug = False,
@@ -37,24 +38,29 @@ def fit(
     \b
     Examples:
       bayrace fit runs/data/model.bayrace --posterior llpr
-      bayrace fit model.bayrace --posterior laplace -o posterior.laplace.structure=diagonal
-      bayrace fit model.bayrace --posterior swag -o posterior.swag.epochs=20 --output swag.bayrace
-      bayrace fit model.bayrace --posterior llpr -o data.train=moved/train.xyz
+      bayrace fit model.bayrace --posterior laplace -s posterior.laplace.structure=diagonal
+      bayrace fit model.bayrace --posterior swag -s posterior.swag.epochs=20 --output swag.bayrace
+      bayrace fit model.bayrace --posterior llpr -s data.train=moved/train.xyz
     """
     del debug
     from bayrace.cli.progress import training_display
     from bayrace.cli.tables import evaluation_table
+    from bayrace.data.read import DataError
     from bayrace.potential.potential import Potential
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
     from bayrace.workflow.fit import Watch
+    from bayrace.workflow.tune import moved
 
     settle()
     out = console()
     potential = Potential.load(model, device=device)
-    config = posterior_config(potential, posterior, override or [])
+    config = posterior_config(potential, posterior, [*(override or []), *(old or [])])
     target = output or model.with_name(f"{model.stem}-{config.posterior.kind}{model.suffix}")
-    prepared = run.prepare(config)
+    try:
+        prepared = run.prepare(config)
+    except DataError as error:
+        raise DataError(f"{error}{moved(config)}") from error
     out.print(
         f"{config.posterior.kind} for {model}, {len(prepared.train)} training and "
         f"{len(prepared.valid)} validation structures"

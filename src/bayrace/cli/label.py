@@ -103,14 +103,14 @@ def read(files: list[str], output: Path) -> tuple[list[Atoms], list[Frame]]:
 
 def parse_arguments(given: list[str]) -> dict[str, Any]:
     """["charge=1", "method=GFN2-xTB"] as a mapping of YAML values."""
-    import yaml
+    from bayrace.config.load import yaml_value
 
     values = {}
     for text in given:
         key, separator, value = text.partition("=")
         if not separator or not key.strip():
             raise ValueError(f"argument {text!r}: write key=value, such as method=GFN2-xTB")
-        values[key.strip()] = yaml.safe_load(value)
+        values[key.strip()] = yaml_value(value)
     return values
 
 

@@ -42,6 +42,7 @@ def run_members(
     pin: bool,
     resume: bool,
     overwrite: bool,
+    strict: bool = False,
 ) -> None:
     """Train with a display, print what came of it, and exit with 2 if a member failed."""
     settle()
@@ -53,7 +54,7 @@ def run_members(
         count = config.posterior.ensemble.members
     ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
     placement = place_members(config, members=count, workers=workers, pin=pin)
-    prepared = run.prepare(config)
+    prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
     threads = "" if placement.threads is None else f", {placement.threads} thread(s) each"
     out.print(f"       {count} members, {len(placement.slots)} at a time{threads}")

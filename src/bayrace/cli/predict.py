@@ -8,7 +8,16 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from bayrace.cli.common import Debug, Device, EdgeBudget, ModelFile, console, friendly
+from bayrace.cli.common import (
+    Debug,
+    Device,
+    EdgeBudget,
+    ModelFile,
+    Overwrite,
+    console,
+    friendly,
+    refuse_existing,
+)
 from bayrace.system.process import settle
 
 
@@ -21,6 +30,7 @@ def predict(
     model: ModelFile,
     files: Annotated[list[str], typer.Argument(help="Structures; globs, file.xyz@:100.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
+    overwrite: Overwrite = False,
     batch: EdgeBudget = 20_000,
     device: Device = "auto",
     debug: Debug = False,
@@ -36,12 +46,10 @@ def predict(
       bayrace predict model.bayrace 'md/*.traj' -o predicted.xyz --device cuda
     """
     del debug
-    from bayrace.data.read import DataError
     from bayrace.deploy.extxyz import predict_files
     from bayrace.potential.potential import Potential
 
-    if any(Path(file).resolve() == output.resolve() for file in files):
-        raise DataError(f"{output}: is also an input; write to another file")
+    refuse_existing(output, files, overwrite=overwrite)
     settle()
     potential = Potential.load(model, device=device)
     columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())

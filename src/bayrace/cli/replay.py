@@ -13,8 +13,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
-from bayrace.cli.train import Override
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
+from bayrace.cli.train import OldOverride, Override
 from bayrace.system.process import settle
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
 def replay(
     source: Annotated[Path, typer.Argument(help="A YAML file; see the example.")],
     override: Override = None,
+    old: OldOverride = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Forget the results in the output folder.")
     ] = False,
@@ -57,7 +58,7 @@ def replay(
 
     \b
       bayrace replay replay.yaml
-      bayrace replay replay.yaml -o tune.epochs=20 -o output=runs/replay-20
+      bayrace replay replay.yaml -s tune.epochs=20 -s output=runs/replay-20
     """
     del debug
     from bayrace.potential.potential import Potential
@@ -65,7 +66,7 @@ def replay(
     from bayrace.workflow.replay import replay as run
     from bayrace.workflow.tune import training_frames
 
-    config = read_config(source, override or [])
+    config = read_config(source, [*(override or []), *(old or [])])
     settle()
     out = console()
     potential = Potential.load(config.model)
@@ -96,6 +97,7 @@ def read_config(source: Path, overrides: list[str]) -> ReplayConfig:
     from bayrace.config.active import ReplayConfig
     from bayrace.config.load import make_section, read_yaml
 
+    refuse_missing(source, "replay")
     raw = {"output": f"runs/{source.stem}"} | read_yaml(source)
     return make_section(ReplayConfig, raw, overrides, source=str(source))
 

@@ -67,6 +67,7 @@ def report(
     from bayrace.report.build import build_report
     from bayrace.report.page import render
     from bayrace.report.provenance import potential_facts, read_histories
+    from bayrace.train.checkpoint import write_atomically
 
     settle()
     potential = Potential.load(model, device=device)
@@ -82,7 +83,7 @@ def report(
         histories=read_histories(model.parent),
     )
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(render(page), encoding="utf-8")
+    write_atomically(output, render(page).encode())
     for finding in page.findings:
         console().print(f"{finding.headline} {finding.text}", markup=False)
     console().print(f"report: {output.resolve()}", markup=False)

@@ -11,7 +11,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from bayrace.cli.common import Debug, Device, EdgeBudget, console, friendly
+from bayrace.cli.common import (
+    Debug,
+    Device,
+    EdgeBudget,
+    Overwrite,
+    console,
+    friendly,
+    refuse_existing,
+)
 from bayrace.config.active import Name
 from bayrace.system.process import settle
 
@@ -53,6 +61,7 @@ def select(
         typer.Option(min=0, help="Least distance of chosen structures: Å, or σ of features."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of random choices.")] = 0,
+    overwrite: Overwrite = False,
     batch: EdgeBudget = 20_000,
     device: Device = "auto",
     debug: Debug = False,
@@ -84,8 +93,7 @@ def select(
     from bayrace.select.scan import Scanning
     from bayrace.select.select import select as choose
 
-    if any(Path(file).resolve() == output.resolve() for file in (*files, *(seen or []))):
-        raise DataError(f"{output}: is also an input; write to another file")
+    refuse_existing(output, [*files, *(seen or [])], overwrite=overwrite)
     settle()
     potential = Potential.load(model, device=device)
     keys = label_keys(potential)
@@ -108,6 +116,8 @@ def select(
                 progress=lambda done: progress.update(task, completed=done),
             ),
         )
+    if not len(selection.indices):
+        raise DataError(nothing_left(selection))
     report(potential, selection, write_chosen(pool, selection, output), budget=budget)
     console().print(f"{len(selection.indices)} structures: {output}")
 
@@ -120,6 +130,15 @@ def _usual(potential: Potential) -> Name:
     predicted = noise_spec_of(potential.model).kind in ("energy", "joint")
     noisy = predicted or isinstance(potential.posterior, Noisy)
     return "bald-ef" if noisy else "variance"
+
+
+def nothing_left(selection: Selection) -> str:
+    """Why no structure of a pool could be chosen, and what may help."""
+    why = ", ".join(f"{reason}: {count}" for reason, count in selection.skipped.items())
+    remedy = "give other structures"
+    if selection.skipped.get("like a training structure"):
+        remedy = "lower --apart (0 leaves out copies only), or give other structures"
+    return f"none of the {selection.pool} structures can be chosen ({why}); {remedy}"
 
 
 def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:

@@ -17,11 +17,27 @@ from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from bayrace.config import Config
+    from bayrace.potential.potential import Potential
     from bayrace.workflow.train import RunResult
 
 Override = Annotated[
     list[str] | None,
-    typer.Option("--override", "-o", help="Change a key: -o train.lr=0.005; may be repeated."),
+    typer.Option("--set", "-s", help="Change a key: -s train.lr=0.005; may be repeated."),
+]
+
+
+def _old_name(given: list[str] | None) -> list[str] | None:
+    """Say that -o will come to mean the output here too."""
+    if given:
+        console(stderr=True).print(
+            "[yellow]note:[/] -o and --override are called -s and --set now; in the next version "
+            "-o will be the output, as in other commands"
+        )
+    return given
+
+
+OldOverride = Annotated[
+    list[str] | None, typer.Option("--override", "-o", hidden=True, callback=_old_name)
 ]
 
 
@@ -35,6 +51,7 @@ def train(
         str, typer.Argument(help="A YAML configuration, a data file, or the folder of a run.")
     ],
     override: Override = None,
+    old: OldOverride = None,
     max_time: Annotated[
         str | None, typer.Option(help="Stop after 30m, 2h, 90 (seconds); resumed time counts.")
     ] = None,
@@ -51,6 +68,9 @@ def train(
     pin: Annotated[
         bool, typer.Option(help="Keep each member to its own core; not if others use the machine.")
     ] = True,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop where the data look wrong, instead of warning.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Train a potential.
@@ -59,13 +79,17 @@ def train(
     Examples:
       bayrace train data.xyz --max-time 30m     writes runs/data/model.bayrace
       bayrace train config.yaml
-      bayrace train config.yaml -o train.lr=0.005 -o model.preset=medium
+      bayrace train config.yaml -s train.lr=0.005 -s model.preset=medium
       bayrace train runs/data --resume          after Ctrl-C or a crash
       bayrace train config.yaml --members 8     an ensemble, with epistemic σ
-      bayrace train config.yaml -o posterior=llpr
+      bayrace train config.yaml -s posterior=llpr
     """
     del debug  # the decorator reads it
-    overrides = [*(override or []), *([f"train.max_time={max_time}"] if max_time else [])]
+    overrides = [
+        *(override or []),
+        *(old or []),
+        *([f"train.max_time={max_time}"] if max_time else []),
+    ]
     config = read_source(source, overrides)
     out = console()
     several = members is not None or workers is not None or config.posterior.kind == "ensemble"
@@ -80,9 +104,10 @@ def train(
             pin=pin,
             resume=resume,
             overwrite=overwrite,
+            strict=strict,
         )
         return
-    result = run_training(config, out, resume=resume, overwrite=overwrite)
+    result = run_training(config, out, resume=resume, overwrite=overwrite, strict=strict)
     if result.fit.reason == "interrupted":
         out.print(f"stopped and saved; continue with: bayrace train {result.folder} --resume")
         raise typer.Exit(INTERRUPTED)
@@ -110,16 +135,19 @@ def is_ensemble(config: Config) -> bool:
     return (Path(config.output) / ENSEMBLE).is_file()
 
 
-def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool) -> RunResult:
+def run_training(
+    config: Config, out: Console, *, resume: bool, overwrite: bool, strict: bool = False
+) -> RunResult:
     """Train with a display, then print what came of it."""
     from bayrace.cli.progress import training_display
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
+    from bayrace.workflow.fit import Watch
     from bayrace.workflow.folder import check_folder
 
     settle()
     check_folder(config, resume=resume, overwrite=overwrite)
-    prepared = run.prepare(config)
+    prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
     with stop_on_signals() as stop, training_display(out) as observer:
         result = run.train(
@@ -127,9 +155,7 @@ def run_training(config: Config, out: Console, *, resume: bool, overwrite: bool)
             prepared=prepared,
             resume=resume,
             overwrite=overwrite,
-            observer=observer,
-            stop=stop,
-            progress=counting(out, config.posterior.kind),
+            watch=Watch(observer, stop, counting(out, config.posterior.kind)),
         )
     conclude(result, out)
     return result
@@ -165,7 +191,23 @@ def conclude(result: RunResult, out: Console) -> None:
     ]
     best = f"best validation in epoch {result.fit.epoch}: {', '.join(shown)}"
     out.print(f"{reason}; {best if shown else 'no validation was finished'}")
+    out.print(f"uncertainty: {uncertainty(result.potential)}")
     for evaluation in result.evaluations:
         out.print(evaluation_table(evaluation))
     out.print(f"potential: {result.folder / MODEL}")
     sys.stdout.flush()
+
+
+def uncertainty(potential: Potential) -> str:
+    """Where the σ of a potential comes from, in a line."""
+    from bayrace.models.noise import noise_spec_of
+
+    name, calibration = potential.posterior.name, potential.calibration
+    silent = noise_spec_of(potential.model).kind == "none"
+    if name == "point":
+        what = "none (posterior point, loss mse)" if silent else "noise alone (posterior point)"
+    else:
+        what = f"posterior {name}"
+    if calibration is None:
+        return what if silent and name == "point" else f"{what}, not calibrated"
+    return f"{what}, calibrated on {calibration.frames} validation structures"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +36,9 @@ def validate(
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"Show all problems and warnings, not {_SHOWN} of a kind.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Report what data files hold; exit code 1 if something cannot be used.
@@ -45,19 +49,23 @@ def validate(
     Examples:
       bayrace validate train.xyz test.xyz
       bayrace validate --config config.yaml
+      bayrace validate train.xyz --all          every problem, outlier and repetition
     """
     del debug
     if bool(files) == (config is not None):
         raise ValueError("give data files, or --config with a configuration that names them")
     from bayrace.data.check import report
+    from bayrace.data.doubts import unit_doubts
     from bayrace.data.read import LabelKeys
 
     out = console()
     keys = LabelKeys(energy_key, forces_key, stress_key, None, None)
     splits, found = from_config(config) if config else from_files(files or [], keys)
-    print_report(report(splits), out)
-    for problem in found:
-        out.print(f"[red]problem:[/] {escape(problem)}")
+    most = sys.maxsize if everything else _SHOWN
+    print_report(report(splits), out, most=most)
+    for doubt in unit_doubts(splits):
+        out.print(f"[yellow]doubt:[/] {escape(str(doubt))}")
+    print_lines("problem", found, out, most=most, colour="red")
     if found:
         raise typer.Exit(PROBLEMS)
     out.print("[green]no problems[/]")
@@ -111,7 +119,17 @@ def check(named: Mapping[str, Sequence[str]], keys: LabelKeys, *, need_forces: b
     return splits, found + (problems(everything, need_forces=need_forces) if everything else [])
 
 
-def print_report(report: DataReport, out: Console) -> None:
+def print_lines(
+    title: str, lines: Sequence[str], out: Console, *, most: int, colour: str = "yellow"
+) -> None:
+    """Lines with a coloured title, up to `most` of them."""
+    for line in lines[:most]:
+        out.print(f"[{colour}]{title}:[/] {escape(line)}")
+    if len(lines) > most:
+        out.print(f"[{colour}]{title}:[/] and {len(lines) - most} more; --all shows them")
+
+
+def print_report(report: DataReport, out: Console, *, most: int = _SHOWN) -> None:
     """Counts and ranges of each split, then warnings."""
     for part in report.splits:
         out.print(split_table(part))
@@ -122,10 +140,7 @@ def print_report(report: DataReport, out: Console) -> None:
         for each in report.duplicates
     ]
     for title, lines in (("outlier", outliers), ("same geometry", pairs)):
-        for line in lines[:_SHOWN]:
-            out.print(f"[yellow]{title}:[/] {escape(line)}")
-        if len(lines) > _SHOWN:
-            out.print(f"[yellow]{title}:[/] and {len(lines) - _SHOWN} more")
+        print_lines(title, lines, out, most=most)
 
 
 def split_table(part: SplitReport) -> Table:
@@ -139,6 +154,8 @@ def split_table(part: SplitReport) -> Table:
         "force norm (eV/Å)": _range(part.force),
         "force rms (eV/Å)": "–" if part.force_rms is None else f"{part.force_rms:.4g}",
         "stress (eV/Å³)": _range(part.stress),
+        "shortest distances (Å)": ", ".join(f"{k} {v:.3f}" for k, v in part.shortest.items())
+        or "–",
         "periodicity": _counts(part.periodic),
         "config types": _counts(part.config_types),
         "without label": _counts(part.missing),

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-import torch
-
 from bayrace.config.load import ConfigError
 from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
 from bayrace.core.protocols import Likelihood
@@ -22,7 +20,7 @@ from bayrace.posterior.ivon import IvonOptions
 from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.posterior.llpr import LlprOptions
 from bayrace.posterior.swag import SwagOptions
-from bayrace.potential.potential import resolve_device
+from bayrace.potential.potential import PotentialError, resolve_device
 from bayrace.train.adam import AdamSettings
 from bayrace.train.muon import MuonSettings
 from bayrace.train.optim import Optimiser
@@ -191,7 +189,7 @@ def _schedule(train: TrainConfig) -> Schedule:
 
 
 def _device(name: str) -> str:
-    device = resolve_device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"train.device: {name!r}, but torch sees no GPU; use auto or cpu")
-    return str(device)
+    try:
+        return str(resolve_device(name))
+    except PotentialError as error:
+        raise ConfigError(str(error).replace("device=", "train.device: ", 1)) from None

@@ -35,7 +35,7 @@ def format_duration(seconds: float) -> str:
 
 def _seconds(value: object) -> float | None:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+        return float(value) if abs(value) < 1e18 else None
     if not isinstance(value, str):
         return None
     text = value.strip()

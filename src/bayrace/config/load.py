@@ -46,6 +46,8 @@ def make_section(section: type[S], raw: Any, overrides: Iterable[str] = (), *, s
         _apply(values, override)
     try:
         return section.model_validate(values)
+    except (OverflowError, RecursionError) as error:
+        raise ConfigError(f"{source}: a value is too large or too deep ({error})") from None
     except ValidationError as error:
         problems = "\n".join(f"  {line}" for line in explain(error, section))
         raise ConfigError(f"{source}:\n{problems}") from None
@@ -68,8 +70,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: is a folder; give a YAML file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not a text file; give a YAML file") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); check its permissions") from None
+    except Exception as error:  # bad dates, numbers of thousands of digits, nesting without end
+        raise ConfigError(f"{path}: not valid YAML: {_short(error)}") from None
+    _check_nesting(raw, str(path))
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
@@ -96,6 +101,45 @@ def _apply(values: dict[str, Any], override: str) -> None:
 
 def _yaml_value(text: str, override: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return yaml_value(text)
+    except ValueError:
         raise ConfigError(f"override {override!r}: {text!r} is not a YAML value") from None
+
+
+def yaml_value(text: str) -> Any:
+    """The value that a piece of YAML means; ConfigError where it means none."""
+    try:
+        value = yaml.safe_load(text)
+    except Exception as error:  # see `read_yaml`
+        raise ConfigError(f"{text[:60]!r} is not a YAML value: {_short(error)}") from None
+    _check_nesting(value, repr(text[:60]))
+    return value
+
+
+_DEPTH, _VALUES = 20, 100_000  # of a configuration; aliases can make a few lines endless
+
+
+def _check_nesting(raw: Any, source: str) -> None:
+    level, count = [raw], 0
+    for _ in range(_DEPTH):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [
+            v for values in inner if isinstance(values, Iterable) for v in values if _nested(v)
+        ]
+        count += len(level)
+        if not level:
+            return
+        if count > _VALUES:
+            break
+    raise ConfigError(f"{source}: is nested too deeply; a configuration has a few levels")
+
+
+def _nested(value: Any) -> bool:
+    return isinstance(value, dict | list | tuple | set)
+
+
+def _short(error: Exception) -> str:
+    text = (
+        f"{type(error).__name__}: {error}" if not isinstance(error, yaml.YAMLError) else str(error)
+    )
+    return text if len(text) < 500 else f"{text[:500]}..."

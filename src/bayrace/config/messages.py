@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -116,7 +117,23 @@ def _wrong(key: str, problem: Any, root: type[BaseModel]) -> str:
         return f"{key}: required and missing; add it to the file or give -o {key}=..."
     if problem["type"] == "value_error" and "." not in key:  # of a section as a whole
         return f"{key}: {_reason(key, problem, root)}"
-    return f"{key}: {problem['input']!r} is not valid; {_reason(key, problem, root)}"
+    return f"{key}: {_shown(problem['input'])} is not valid; {_reason(key, problem, root)}"
+
+
+def _shown(value: Any) -> str:
+    """A value for a message, however large it is."""
+    return _BRIEF.repr(value)
+
+
+def _brief() -> reprlib.Repr:
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = 200
+    brief.maxlist = brief.maxtuple = brief.maxdict = 20
+    brief.maxlevel = 4
+    return brief
+
+
+_BRIEF = _brief()
 
 
 def _reason(key: str, problem: Any, root: type[BaseModel]) -> str:

@@ -14,7 +14,7 @@ from bayrace.config.section import Section
 from bayrace.label.label import LabelSettings
 from bayrace.label.oracle import Oracle
 from bayrace.label.oracles.ase import AseOracle
-from bayrace.label.oracles.command import CommandOracle
+from bayrace.label.oracles.command import CommandOracle, check_inside, split_command
 from bayrace.label.oracles.pyscf import PyscfOracle
 from bayrace.label.oracles.teacher import TeacherOracle
 from bayrace.label.oracles.xtb import XtbOracle
@@ -123,6 +123,10 @@ class OracleConfig(Section):
         for name in needed.get(self.kind, ()):
             if not getattr(getattr(self, self.kind), name).strip():
                 raise ValueError(f"kind {self.kind} needs {self.kind}.{name}; give it")
+        if self.kind == "command":
+            split_command(self.command.command)
+            for name in (self.command.input, self.command.output):
+                check_inside(name)
         return self
 
 

@@ -17,15 +17,19 @@ class DistanceConfig(Section):
     """How far environments are from those of the training data: no retraining, no extra passes."""
 
     power: float = Field(
-        default=1.25,
+        default=1.3,
         ge=1,
         le=2,
-        description="Variances grow with this power of the squared distance from the data.",
+        description="Variances of forces and stress grow with this power of the squared distance "
+        "from the data.",
     )
-    regularisation: float = Field(
-        default=1e-6,
-        gt=0,
-        description="Least variance of a feature that counts, in units of the mean of all.",
+    energy_power: float = Field(
+        default=1.5, ge=1, le=2, description="The same for the variance of the energy."
+    )
+    regularisation: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Least variance of a feature that counts, in units of the mean of all; null: "
+        "by the validation errors.",
     )
 
 
@@ -48,7 +52,7 @@ class SwagConfig(Section):
         description="maddox: half the diagonal and half the low-rank part; paper: all of the "
         "latter.",
     )
-    samples: int = Field(default=30, ge=1, description="Weight samples of a prediction.")
+    samples: int = Field(default=30, ge=1, le=10_000, description="Weight samples of a prediction.")
     start: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         default=None,
         description="Take snapshots of the training itself, from this fraction of its epochs on, "
@@ -77,7 +81,7 @@ class IvonConfig(Section):
         default="averaged",
         description="averaged: a mean over the run that forgets its start; paper: by betas.",
     )
-    samples: int = Field(default=16, ge=1, description="Weight samples of a prediction.")
+    samples: int = Field(default=16, ge=1, le=10_000, description="Weight samples of a prediction.")
     fisher: int = Field(
         default=1000,
         ge=0,
@@ -97,7 +101,9 @@ class LaplaceConfig(Section):
     predictive: Literal["glm", "sampled"] = Field(
         default="glm", description="glm: linearised, in closed form; sampled: by weight samples."
     )
-    samples: int = Field(default=16, ge=1, description="Weight samples of a sampled prediction.")
+    samples: int = Field(
+        default=16, ge=1, le=10_000, description="Weight samples of a sampled prediction."
+    )
     probes: Annotated[int, Field(ge=1)] | None = Field(
         default=4,
         description="diagonal: random signs per structure that estimate the curvature of forces; "

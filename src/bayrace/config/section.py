@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+LARGEST = 2**62
+"""Of a whole number: what torch and numpy count with."""
 
 
 class Section(BaseModel):
     """A part of the configuration: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _countable(self) -> Self:
+        """Refuse whole numbers that nothing could be done with, before something tries."""
+        for name, value in self:
+            if any(abs(number) > LARGEST for number in _whole_numbers(value)):
+                raise ValueError(f"{name} has a number above {LARGEST}; give a smaller one")
+        return self
+
+
+def _whole_numbers(value: Any) -> list[int]:
+    values = value if isinstance(value, tuple | list) else (value,)
+    return [each for each in values if isinstance(each, int) and not isinstance(each, bool)]

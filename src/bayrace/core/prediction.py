@@ -6,6 +6,7 @@ Units: eV, Å, eV/Å, eV/Å³. Stress uses ASE's Voigt order (xx, yy, zz, yz, xz
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -26,6 +27,7 @@ class Shape:
     def __post_init__(self) -> None:
         """Refuse what is no distribution function."""
         rising = all(a < b for values in (self.z, self.p) for a, b in pairwise(values))
+        rising = rising and all(math.isfinite(value) for value in self.z)
         if len(self.z) != len(self.p) or len(self.z) < 2 or not rising:
             raise ValueError(
                 f"{len(self.z)} z and {len(self.p)} p: a shape needs two ascending sequences of "

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from ase.data import chemical_symbols
 
+from bayrace.data.extent import OVERLAP, beyond, plan_search
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Floats, Frame, symbols_of
+from bayrace.data.hints import label_like
 from bayrace.data.neighbours import edge_lengths, neighbour_list
 from bayrace.data.summary import DataReport, report
 
 __all__ = ["DataReport", "check_frame", "check_frames", "problems", "report"]
 
-OVERLAP = 0.3  # Å; no two nuclei of a real structure are closer
 _SEARCH = 1.5  # Å; vesin is slow when its cells are much smaller than a bond
 DEGENERATE = 1e-6  # least volume of the unit cell vectors, 1 when they are orthogonal
 
@@ -34,10 +35,15 @@ def check_frames(
         need_stress=need_stress,
         elements=elements,
     )
+    refuse(found)
+
+
+def refuse(found: Sequence[str]) -> None:
+    """Raise the first of these problems, and say how to see the others."""
     if found:
         others = len(found) - 1
-        more = f" (and {others} more problem{'s' if others > 1 else ''})" if others else ""
-        raise DataError(found[0] + more)
+        word = "problems; bayrace validate FILES shows them" if others > 1 else "problem"
+        raise DataError(found[0] + (f" (and {others} more {word})" if others else ""))
 
 
 def check_frame(frame: Frame) -> None:
@@ -74,10 +80,13 @@ def _first(messages: Iterator[str]) -> list[str]:
 
 
 def _absent(frames: Sequence[Frame], name: str) -> str:
-    sources = ", ".join(sorted({frame.source for frame in frames}))
+    sources = sorted({frame.source for frame in frames})
+    keys = label_like(sources, name)
+    like = "; ".join(f"{', '.join(found)} in {source}" for source, found in keys.items())
+    hint = f" (these look like it: {like})" if like else ""
     return (
-        f"{sources}: none of the {len(frames)} frames has a label for {name}; "
-        f"set {name}_key to its name in the file, or set the loss weight of {name} to 0"
+        f"{', '.join(sources)}: none of the {len(frames)} frames has a label for {name}; "
+        f"set {name}_key to its name in the file{hint}, or set the loss weight of {name} to 0"
     )
 
 
@@ -88,7 +97,10 @@ def _frame_problems(frame: Frame) -> Iterator[str]:
         return
     yield from _shapes(frame)
     yield from _not_finite(frame)
+    if far := beyond(frame.positions, frame.cell * frame.pbc[:, None]):
+        yield f"{frame.label}: {far}"
     yield from _degenerate_cell(frame)
+    yield from _beyond_search(frame)
     yield from _overlap(frame)
 
 
@@ -139,6 +151,13 @@ def _degenerate_cell(frame: Frame) -> Iterator[str]:
         f'{frame.label}: pbc="{pbc}" but the periodic cell vectors {vectors.tolist()} span '
         f'{what} of {measure:.3g}; give the cell (Lattice), or set pbc="F F F" for a molecule'
     )
+
+
+def _beyond_search(frame: Frame) -> Iterator[str]:
+    box = np.where(frame.pbc[:, None], frame.cell, 0.0)
+    problem = plan_search(frame.positions, box, frame.pbc, _SEARCH).problem
+    if problem is not None:
+        yield f"{frame.label}: {problem}"
 
 
 def _overlap(frame: Frame) -> Iterator[str]:

@@ -70,7 +70,14 @@ class Distances:
 
     @staticmethod
     def restore(cutoff: float, arrays: Mapping[str, NDArray[np.uint8]]) -> Distances:
-        """The inverse of `arrays`."""
+        """The inverse of `arrays`; ValueError for what is none."""
+        for name, value in arrays.items():
+            known = all(0 < number < _ELEMENTS for number in _pair(name))
+            if not known or value.dtype != np.uint8 or value.shape != (_steps(cutoff),):
+                raise ValueError(
+                    f"distances {name!r} are {value.dtype} of shape {value.shape}, expected uint8 "
+                    f"of shape ({_steps(cutoff)},) for two atomic numbers"
+                )
         return Distances(cutoff, {_pair(name): value for name, value in arrays.items()})
 
     def gap(self, frame: Frame) -> Gap | None:

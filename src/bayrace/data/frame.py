@@ -103,7 +103,7 @@ def frame_from_atoms(
     label = f"{source}, frame {index}"
     if require_labels and keys is not None:
         _require(atoms, keys, label)
-    results = _results(atoms) if keys else {}
+    results = results_of(atoms) if keys else {}
     energy = _energy(atoms, keys, results, label) if keys else None
     forces = _forces(atoms, keys, results, label) if keys else None
     stress = _stress(atoms, keys, results, label) if keys else None
@@ -116,7 +116,7 @@ def frame_from_atoms(
         energy=energy,
         forces=forces,
         stress=stress,
-        config_type=str(atoms.info.get(type_key, DEFAULT_TYPE)),
+        config_type=_config_type(atoms.info.get(type_key, DEFAULT_TYPE)),
         weight=weight,
         source=source,
         index=index,
@@ -175,7 +175,14 @@ def isolated_energies(frames: Iterable[Frame]) -> dict[int, float]:
 
 def label_names(atoms: Atoms) -> set[str]:
     """Everything in these atoms that a label key could name."""
-    return {*atoms.info, *atoms.arrays, *_results(atoms)} - {"numbers", "positions"}
+    return {*atoms.info, *atoms.arrays, *results_of(atoms)} - {"numbers", "positions"}
+
+
+def _config_type(value: object) -> str:
+    """As in the file, but for the many spellings of isolated atoms: isolated_atom and the like."""
+    name = str(value)
+    plain = name.lower().replace("_", "").replace("-", "").replace(" ", "")
+    return ISOLATED_TYPE if plain == ISOLATED_TYPE.lower() else name
 
 
 def _require(atoms: Atoms, keys: LabelKeys, label: str) -> None:
@@ -186,7 +193,7 @@ def _require(atoms: Atoms, keys: LabelKeys, label: str) -> None:
             raise DataError(f"{label}: no label {key!r}; present: {shown}; name one of these")
 
 
-def _results(atoms: Atoms) -> Results:
+def results_of(atoms: Atoms) -> Results:
     """Results of the attached calculator, unless the atoms have moved since."""
     calculator = atoms.calc
     if calculator is None:

@@ -6,6 +6,9 @@ import numpy as np
 import numpy.typing as npt
 import vesin
 
+from bayrace.data.extent import plan_search
+from bayrace.data.frame import DataError
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -20,16 +23,23 @@ def neighbour_list(
     Row 0 of the edges is the receiver i, row 1 the sender j, and r_ij = x_j - x_i + shift @ cell.
     An atom sees its own images. Edges are sorted by (i, j, shift), and with every edge its reverse
     (j, i, -shift) is in the list. Vectors of the cell in non-periodic directions are ignored.
+
+    Raises:
+        DataError: the structure is too far apart or too dense to be searched.
     """
     periodic = np.asarray(pbc, dtype=bool)
     box = np.where(periodic[:, None], np.asarray(cell, dtype=np.float64), 0.0)
     points = np.ascontiguousarray(positions, dtype=np.float64)
-    search = vesin.NeighborList(cutoff=cutoff * (1.0 + _MARGIN), full_list=False)
-    pairs, images = search.compute(points, box, periodic, "PS")
+    plan = plan_search(points, box, periodic, cutoff)
+    if plan.problem is not None:
+        raise DataError(plan.problem)
+    search = vesin.NeighborList(cutoff=plan.reach * (1.0 + _MARGIN), full_list=False)
+    pairs, images = search.compute(points, plan.box, bool(periodic.any()), "PS")
     first, second = pairs.astype(np.int64).T
     shift = images.astype(np.int64)
     vectors = points[second] - points[first] + shift @ box
     near = np.einsum("ea,ea->e", vectors, vectors) < cutoff * cutoff
+    near &= ~shift[:, ~periodic].any(axis=1)  # images that the completed box has, but no structure
     first, second, shift = first[near], second[near], shift[near]
     # Each pair is found once and mirrored, so rounding at the cutoff cannot break the symmetry.
     receivers = np.concatenate([first, second])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from ase.data import chemical_symbols
 
 from bayrace.core.units import KCAL_PER_MOL
-from bayrace.data.frame import DEFAULT_TYPE, DataError, Floats, Frame
+from bayrace.data.frame import DEFAULT_TYPE, DataError, Floats, Frame, Integers
 
 _KEYS = ("nuclear_charges", "coords", "energies", "forces")
 
@@ -23,7 +23,7 @@ def read_npz(path: Path, *, weight: float = 1.0) -> list[Frame]:
             f"{path}: no array {missing[0]!r}; present: {', '.join(sorted(arrays))}; "
             f"an rMD17 file has {', '.join(_KEYS)}; convert other layouts to extended XYZ"
         )
-    numbers = arrays["nuclear_charges"].astype(np.int64)
+    numbers = _charges(path, arrays["nuclear_charges"])
     coords, energies, forces = (_real(path, key, arrays[key]) for key in _KEYS[1:])
     frames = coords.shape[0] if coords.ndim else 0
     _expect(path, "coords", coords, (frames, numbers.size, 3))
@@ -53,10 +53,25 @@ def _load(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # of zip, of numpy and of the decompressor: anything
         raise DataError(
             f"{path}: not a readable npz file ({error}); it may be truncated: fetch it again"
         ) from error
+
+
+def _charges(path: Path, array: npt.NDArray[np.generic]) -> Integers:
+    whole = array.dtype.kind in "iu" and array.ndim == 1
+    if (
+        not whole
+        or array.size == 0
+        or not (array.min() > 0 and array.max() < len(chemical_symbols))
+    ):
+        shown = str(array.ravel()[:5].tolist())[:80]
+        raise DataError(
+            f"{path}: nuclear_charges are {array.dtype} of shape {array.shape}, such as {shown}; "
+            f"give the atomic number of each atom, 1 to {len(chemical_symbols) - 1}"
+        )
+    return array.astype(np.int64)
 
 
 def _real(path: Path, key: str, array: npt.NDArray[np.generic]) -> Floats:

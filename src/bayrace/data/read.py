@@ -14,7 +14,7 @@ from ase import Atoms
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
 from ase.utils import string2index
 
-from bayrace.data.check import check_frame
+from bayrace.data.check import problems, refuse
 from bayrace.data.frame import (
     DEFAULT_TYPE,
     DataError,
@@ -77,8 +77,7 @@ def read_frames(
         _require_keys(paths, keys, present)
     weighted = [_weigh(frame, config_weights) for frame in frames]
     if check:
-        for frame in weighted:
-            check_frame(frame)
+        refuse(problems(weighted, need_forces=False))
     return weighted
 
 

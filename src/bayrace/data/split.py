@@ -61,6 +61,11 @@ def geometry_fingerprint(frame: Frame, *, decimals: int = 5) -> str:
 def _valid_count(total: int, valid: int | float) -> int:
     fraction = isinstance(valid, float) and 0 < valid < 1
     count = max(1, round(valid * total)) if fraction else int(valid)
+    if total < 2 and count > 0:
+        raise DataError(
+            f"valid={valid} of {total} frame{'' if total == 1 else 's'}: too few to set any apart; "
+            "give more frames, or the validation set in a file of its own (data.valid=valid.xyz)"
+        )
     if not (fraction or count == valid) or not 0 <= count < max(total, 1):
         raise DataError(
             f"valid={valid} of {total} frames: not a number of frames that leaves training data; "

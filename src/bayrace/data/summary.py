@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from ase.data import chemical_symbols
 
+from bayrace.data.bonds import shortest_distances
 from bayrace.data.frame import Floats, Frame, elements_of
 from bayrace.data.reference import fit_references, reference_energy
 from bayrace.data.split import geometry_fingerprint
@@ -40,6 +41,7 @@ class SplitReport:
     force: Range | None  # norms of atomic forces, eV/Å
     force_rms: float | None  # of components, eV/Å
     stress: Range | None  # components, eV/Å³
+    shortest: dict[str, float]  # Å, of each pair of elements that come close: "H-C"
     periodic: dict[str, int]  # frames by pbc: "TTT", "FFF", "TTF", ...
     config_types: dict[str, int]  # frames of each
     missing: dict[str, int]  # frames without energy, forces, stress
@@ -54,6 +56,7 @@ class Outlier:
     quantity: str  # "energy" or "force"
     value: float  # eV/atom beyond the median of the residuals, or eV/Å
     remark: str
+    score: float  # robust deviations from the median, or times the median force
 
 
 @dataclass(frozen=True)
@@ -84,9 +87,28 @@ def report(splits: Mapping[str, Sequence[Frame]]) -> DataReport:
     """Describe the splits; energies are judged against references fitted on the first of them."""
     return DataReport(
         splits=tuple(_describe(name, frames) for name, frames in splits.items()),
-        outliers=tuple(_energy_outliers(splits) + _force_outliers(splits)),
-        duplicates=tuple(_duplicates(splits)),
+        outliers=tuple(outliers(splits)),
+        duplicates=tuple(duplicates(splits)),
     )
+
+
+def outliers(splits: Mapping[str, Sequence[Frame]]) -> list[Outlier]:
+    """Frames whose energy or forces stand far from the others."""
+    return _energy_outliers(splits) + _force_outliers(splits)
+
+
+def duplicates(splits: Mapping[str, Sequence[Frame]]) -> list[Duplicate]:
+    """Frames of the same geometry as an earlier one."""
+    seen: dict[str, tuple[str, str]] = {}
+    found: list[Duplicate] = []
+    for name, frames in splits.items():
+        for frame in frames:
+            key = geometry_fingerprint(frame)
+            if key in seen:
+                found.append(Duplicate(*seen[key], name, frame.label))
+            else:
+                seen[key] = (name, frame.label)
+    return found
 
 
 def _describe(name: str, frames: Sequence[Frame]) -> SplitReport:
@@ -105,6 +127,7 @@ def _describe(name: str, frames: Sequence[Frame]) -> SplitReport:
         force=_range(norms),
         force_rms=float(np.sqrt(np.mean(forces**2))) if forces.size else None,
         stress=_range(stresses),
+        shortest=shortest_distances(frames),
         periodic=_count("".join("FT"[int(flag)] for flag in frame.pbc) for frame in frames),
         config_types=_count(frame.config_type for frame in frames),
         missing={
@@ -146,6 +169,7 @@ def _beyond(name: str, frames: Sequence[Frame], references: dict[int, float]) ->
             quantity="energy",
             value=float(residuals[place] - np.median(residuals)),
             remark=f"energy per atom {scores[place]:.0f} robust deviations from the median",
+            score=float(scores[place]),
         )
         for place in np.flatnonzero(scores > ENERGY_SCORE).tolist()
     ]
@@ -172,25 +196,16 @@ def _scores(values: Floats) -> Floats:
 def _force_outliers(splits: Mapping[str, Sequence[Frame]]) -> list[Outlier]:
     found: list[Outlier] = []
     for name, frames in splits.items():
+        known = [np.linalg.norm(each.forces, axis=1) for each in frames if each.forces is not None]
+        usual = float(np.median(np.concatenate(known))) if known else 0.0
         for frame in frames:
             norms = np.zeros(1) if frame.forces is None else np.linalg.norm(frame.forces, axis=1)
             if norms.max() > FORCE_LIMIT:
                 atom = int(np.argmax(norms))
                 remark = f"force on atom {atom} ({chemical_symbols[frame.numbers[atom]]})"
-                found.append(Outlier(name, frame.label, "force", float(norms[atom]), remark))
-    return found
-
-
-def _duplicates(splits: Mapping[str, Sequence[Frame]]) -> list[Duplicate]:
-    seen: dict[str, tuple[str, str]] = {}
-    found: list[Duplicate] = []
-    for name, frames in splits.items():
-        for frame in frames:
-            key = geometry_fingerprint(frame)
-            if key in seen:
-                found.append(Duplicate(*seen[key], name, frame.label))
-            else:
-                seen[key] = (name, frame.label)
+                value = float(norms[atom])
+                score = value / max(usual, 1e-3)
+                found.append(Outlier(name, frame.label, "force", value, remark, score))
     return found
 
 

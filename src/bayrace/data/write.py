@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,9 @@ def write_extxyz(path: Path, structures: Sequence[Atoms]) -> None:
 
 def _write(path: Path, structures: Sequence[Atoms], form: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    ase.io.write(part, structures, format=form)
-    part.replace(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        ase.io.write(part, structures, format=form)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

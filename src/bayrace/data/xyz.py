@@ -1,11 +1,12 @@
 """Structure of (extended) XYZ files, checked before ASE parses them.
 
-ASE stops silently at a blank line and reports a short frame at the wrong place; both lose data.
+ASE stops silently at a blank line and reports a short frame at the wrong place; both lose data. It
+also takes minutes over a comment of megabytes, and gigabytes for columns that are only announced.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+import re
 from pathlib import Path
 from typing import IO
 
@@ -31,14 +32,43 @@ def check_xyz(path: Path) -> int:
     return frames
 
 
+_LONGEST = 200_000  # characters of a line; ASE's parser of comments is slow
+_COLUMNS = re.compile(r"""properties["']?\s*=\s*["'{]?([^"'}\s]+)""", re.IGNORECASE)
+
+
 def _skip_frame(file: IO[str], path: Path, frame: int) -> bool:
     """Move past one frame; False at the end of the file."""
-    header = file.readline()
+    header = _line(file, path, frame)
+    while header.lstrip().startswith("VEC"):  # cell vectors of the frame before
+        header = _line(file, path, frame)
     if not header.strip():
         _refuse_rest(file, path, frame)
         return False
-    if header.lstrip().startswith("VEC"):  # cell vectors of the frame before
-        return _skip_frame(file, path, frame)
+    atoms = _count(header, path, frame)
+    comment, rows, first = _line(file, path, frame), 0, ""
+    while rows < atoms and (line := _line(file, path, frame)).strip():
+        rows, first = rows + 1, first or line
+    if rows < atoms:
+        raise DataError(
+            f"{path}, frame {frame}: announces {atoms} atoms but has {rows}; the file is "
+            f"truncated: restore it, or remove this frame"
+        )
+    _check_columns(comment, first, path, frame)
+    return True
+
+
+def _line(file: IO[str], path: Path, frame: int) -> str:
+    line = file.readline(_LONGEST)
+    if len(line) == _LONGEST:
+        raise DataError(
+            f"{path}, frame {frame}: a line has more than {_LONGEST} characters, such as "
+            f"{line[:40]!r}...; shorten it, or remove the frame"
+        )
+    return line
+
+
+def _count(header: str, path: Path, frame: int) -> int:
+    """The number of atoms in the first line of a frame."""
     try:
         atoms = int(header)
     except ValueError:
@@ -46,14 +76,25 @@ def _skip_frame(file: IO[str], path: Path, frame: int) -> bool:
             f"{path}, frame {frame}: expected the number of atoms, found {header.strip()[:40]!r}; "
             f"this frame or the one before has a wrong number of lines: repair or remove it"
         ) from None
-    body = list(islice(file, atoms + 1))
-    rows = sum(1 for line in body[1:] if line.strip())
-    if len(body) < atoms + 1 or rows < atoms:
+    if atoms < 0:
         raise DataError(
-            f"{path}, frame {frame}: announces {atoms} atoms but has {rows}; the file is "
-            f"truncated: restore it, or remove this frame"
+            f"{path}, frame {frame}: announces {atoms} atoms; correct the number, or remove it"
         )
-    return True
+    return atoms
+
+
+def _check_columns(comment: str, first: str, path: Path, frame: int) -> None:
+    """Refuse more columns than the first atom has: ASE reserves memory for each of them."""
+    found = _COLUMNS.search(comment)
+    if found is None or not first:
+        return
+    widths = [int(width) for width in found[1].split(":")[2::3] if re.fullmatch(r"\d{1,18}", width)]
+    present = len(first.split())
+    if sum(widths) > present:
+        raise DataError(
+            f"{path}, frame {frame}: Properties announces {sum(widths)} columns but its first atom "
+            f"has {present}; correct Properties, or remove the frame"
+        )
 
 
 def _refuse_rest(file: IO[str], path: Path, frame: int) -> None:

@@ -11,6 +11,7 @@ would hide, are kept as REF_energy, REF_forces and REF_stress.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def predict_files(
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     count = 0
     try:
         with part.open("w", encoding="utf-8") as file:

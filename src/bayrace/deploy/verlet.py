@@ -186,3 +186,8 @@ def _check(geometry: Geometry) -> None:
             f"atom {atom} is at {geometry.positions[atom]}: the simulation has blown up; use a "
             "smaller time step, or check whether the potential was trained for such structures"
         )
+    if not np.isfinite(geometry.cell[geometry.pbc]).all():
+        raise ValueError(
+            f"the cell is {geometry.cell.tolist()}: the simulation has blown up; use a smaller "
+            "time step, a slower barostat, or correct the cell"
+        )

@@ -34,12 +34,15 @@ def cluster(*, workers: int, scheduler: str | None) -> Iterator[Any]:
     client: Any = distributed.Client
     label_process.admit()
     with (
+        _quiet(),
         make(
             n_workers=workers,
             threads_per_worker=1,
             processes=False,  # each worker's calculations have processes of their own
             memory_limit=0,  # near a limit, dask would stop for ever: the memory is not its own
+            # Workers talk within the process, but their pages would listen to the whole network.
             dashboard_address="127.0.0.1:0",  # None takes the port 8787 all the same
+            worker_dashboard_address="127.0.0.1:0",
             silence_logs=logging.ERROR,
         ) as local,
         client(local) as connected,
@@ -48,6 +51,20 @@ def cluster(*, workers: int, scheduler: str | None) -> Iterator[Any]:
             yield connected
         finally:
             label_process.dismiss()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Only errors of dask's own cluster are told; it has a line for each step of everything."""
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in names:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextmanager

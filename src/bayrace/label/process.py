@@ -114,6 +114,8 @@ class _Process:
         try:
             self.answers.recv()  # it is up
         except EOFError:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GRACE)
             raise OracleError(f"a process for labels {self.ended()}") from None
 
     def run(self, task: Task) -> Outcome:
@@ -131,7 +133,9 @@ class _Process:
                 f"{task.frame.label}: took more than {task.timeout:g} s; raise the time-out, or "
                 "leave the structure out"
             )
-        except (EOFError, OSError):  # it is gone
+        except (EOFError, OSError):  # it is gone, or about to be; its own exit code tells why
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(_GRACE)
             error = f"{task.frame.label}: the process {self.ended()}"
         worker = Worker.here()
         return Outcome(None, error, time.monotonic() - begin, worker, stored=False)
@@ -164,7 +168,9 @@ class _Process:
         self.words.seek(0)
         said = self.words.read().decode(errors="replace").strip()[-_SHOWN:]
         self.close()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        number = -code if code is not None else 0
+        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
+        how = f"was killed by {name}" if number > 0 else f"ended with {code}"
         return f"{how}: {said}" if said else how
 
 

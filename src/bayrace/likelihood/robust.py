@@ -59,11 +59,9 @@ def shares(square: Array, noise: Array, shape: Array, *, count: int) -> Shares:
     """
     level = float(noise.mean())
     relative = shape / shape.mean()
-    found = [
-        _judged(square, (1 - w) * relative + w * (noise / level)) for w in _SHARES if level > 0
-    ]
+    found = [judged(square, (1 - w) * relative + w * (noise / level)) for w in _SHARES if level > 0]
     if not found:
-        return Shares(0.0, _judged(square, relative)[1] / float(shape.mean()))
+        return Shares(0.0, judged(square, relative)[1] / float(shape.mean()))
     best = min(loss for loss, _ in found)
     share, scale = next(
         (w, scale)
@@ -73,8 +71,8 @@ def shares(square: Array, noise: Array, shape: Array, *, count: int) -> Shares:
     return Shares(scale * share / level, scale * (1 - share) / float(shape.mean()))
 
 
-def _judged(square: Array, variance: Array) -> tuple[float, float]:
-    """-2 log likelihood per error, without constants, and the factor of the variance."""
+def judged(square: Array, variance: Array) -> tuple[float, float]:
+    """-2 log likelihood per squared error, without constants, and the factor of the variance."""
     scale = robust_scale(np.sqrt(square / variance)) ** 2
     if not scale > 0:
         return math.inf, 0.0

@@ -4,6 +4,10 @@ The cache is $BAYRACE_CACHE, else $XDG_CACHE_HOME/bayrace, else ~/.cache/bayrace
 $CC, else cc, gcc or clang. A library's name is a hash of its source, its flags and everything the
 compiler says of itself and of this processor, and it appears under that name complete or not at
 all, so that several processes may build at once.
+
+What is loaded is executed. A cache that belongs to somebody else, or that others may write to, is
+therefore refused, and so is a library whose SHA-256 is not the one that is kept beside it: it is
+built anew. Whatever goes wrong is a CompilerError, for which there are kernels in plain PyTorch.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import ctypes
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -56,29 +61,46 @@ def build(source: str, defines: dict[str, str]) -> ctypes.CDLL:
     text = "\0".join((source, *flags, compiler.command, compiler.identity))
     name = hashlib.sha256(text.encode()).hexdigest()[:24]
     library = cache_folder() / f"convolution-{name}.so"
-    if not library.exists():
-        _compile(compiler, flags, source, library)
     try:
+        if not _intact(library):
+            _compile(compiler, flags, source, library)
         return ctypes.CDLL(str(library))
     except OSError as error:
-        raise CompilerError(f"cannot load {library}: {error}; delete it to build anew") from error
+        raise CompilerError(
+            f"cannot build or load {library}: {error}; make room there, or set BAYRACE_CACHE to "
+            "another folder of yours"
+        ) from error
 
 
 def cache_folder() -> Path:
     """Where compiled libraries are kept; created if need be."""
-    if chosen := os.environ.get("BAYRACE_CACHE"):
-        folder = Path(chosen)
-    elif base := os.environ.get("XDG_CACHE_HOME"):
-        folder = Path(base) / "bayrace"
-    else:
-        folder = Path.home() / ".cache" / "bayrace"
     try:
+        folder = _chosen_folder()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
+        status = folder.stat()
+    except (OSError, RuntimeError) as error:  # the latter where nobody knows a home
         raise CompilerError(
-            f"cannot write to {folder}: {error}; set BAYRACE_CACHE to a folder of yours"
+            f"no folder for compiled kernels: {error}; set BAYRACE_CACHE to a folder of yours"
         ) from error
+    if hasattr(os, "geteuid") and status.st_uid not in (os.geteuid(), 0):
+        raise CompilerError(
+            f"{folder} belongs to another user, who could put programs there; set BAYRACE_CACHE "
+            "to a folder of yours"
+        )
+    if os.name == "posix" and status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CompilerError(
+            f"{folder} may be written by others, who could put programs there; protect it with "
+            f"`chmod go-w {folder}`, or set BAYRACE_CACHE to a folder of yours"
+        )
     return folder
+
+
+def _chosen_folder() -> Path:
+    if chosen := os.environ.get("BAYRACE_CACHE"):
+        return Path(chosen)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "bayrace"
+    return Path.home() / ".cache" / "bayrace"
 
 
 def find_compiler() -> Compiler:
@@ -124,7 +146,32 @@ def _compile(compiler: Compiler, flags: tuple[str, ...], source: str, library: P
             raise CompilerError(
                 f"{compiler.command} failed; report this output: {result.stderr.strip()[-2000:]}"
             )
-        built.replace(library)
+        content = built.read_bytes()
+        _write(built, content)
+        _write(code, hashlib.sha256(content).hexdigest().encode())
+        code.replace(_digest_of(library))
+        built.replace(library)  # last: without its digest it would be built anew
+
+
+def _intact(library: Path) -> bool:
+    """Whether a library is there, whole and as it was built: loading half of one is a crash."""
+    try:
+        expected = _digest_of(library).read_text("ascii").strip()
+        return hashlib.sha256(library.read_bytes()).hexdigest() == expected
+    except (FileNotFoundError, UnicodeDecodeError):
+        return False
+
+
+def _digest_of(library: Path) -> Path:
+    return library.with_suffix(".sha256")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """To the disk, not only to the system's memory."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _run(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from functools import cache
+from threading import Lock
 from typing import Any, Literal, Protocol, get_args
 
 import torch
@@ -95,6 +96,15 @@ def _problem(load: Load, key: str, channels: int, dtype: torch.dtype, device: st
     return None
 
 
-@cache
 def _warn_once(problem: str) -> None:
-    _log.warning("compiled kernels are off, plain PyTorch is many times slower: %s", problem)
+    """The first problem; the others, one of each kernel, would be the same."""
+    with _warning:
+        if not _warned:
+            _warned.append(problem)
+            _log.warning(
+                "compiled kernels are off, plain PyTorch is many times slower: %s", problem
+            )
+
+
+_warned: list[str] = []
+_warning = Lock()

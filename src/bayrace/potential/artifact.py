@@ -53,8 +53,11 @@ def read(path: Path) -> Contents:
     header = _header(path, data)
     try:
         tensors = dict(sorted(safetensors.torch.load(data).items()))  # it has no fixed order
-    except (safetensors.SafetensorError, ValueError, RuntimeError, KeyError) as error:
+    except (safetensors.SafetensorError, ValueError, RuntimeError, KeyError, TypeError) as error:
         raise PotentialError(f"{path} is truncated or damaged ({error}); {COPY}") from error
+    for name, value in tensors.items():
+        if value.dtype not in _TYPES:
+            raise PotentialError(f"{path}: {name} is {value.dtype}, which no potential has; {COPY}")
     text = header["content"]
     if not isinstance(text, str) or _checksum(text, tensors) != header["sha256"]:
         raise PotentialError(
@@ -65,7 +68,30 @@ def read(path: Path) -> Contents:
             raise PotentialError(
                 f"{path}: {name} holds what is not a number, so it can predict nothing; train anew"
             )
-    return Contents(int(header["format"]), json.loads(text), tensors)
+    return Contents(int(header["format"]), _document(path, text), tensors)
+
+
+_TYPES = (torch.float32, torch.float64, torch.int64, torch.uint8)
+_DEPTH = 32  # of nested lists and mappings; ours have a handful
+
+
+def _document(path: Path, text: str) -> dict[str, Any]:
+    """The JSON document, no deeper than any of ours."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PotentialError(f"{path}: its description is no JSON ({error}); {COPY}") from error
+    if not isinstance(document, dict):
+        raise PotentialError(
+            f"{path}: its description is a {type(document).__name__}, not a mapping; {COPY}"
+        )
+    level: list[Any] = [document]
+    for _ in range(_DEPTH):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [v for values in inner for v in values if isinstance(v, dict | list)]
+    if level:
+        raise PotentialError(f"{path}: its description is nested too deeply; {COPY}")
+    return document
 
 
 _KEY = "bayrace"
@@ -99,14 +125,16 @@ def _header(path: Path, data: bytes) -> dict[str, Any]:
         raise PotentialError(f"{path} is truncated: it ends after {len(data)} bytes; {COPY}")
     try:
         entry = json.loads(data[8 : 8 + length])["__metadata__"][_KEY]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if f'"{_KEY}"'.encode() in data[8 : 8 + length]:
             raise PotentialError(f"{path} is corrupted in its header ({error}); {COPY}") from error
         raise PotentialError(f"{strange}; give a file written by `bayrace train`") from error
     try:
         header: dict[str, Any] = json.loads(entry)
-        version, _, _ = int(header["format"]), header["sha256"], header["content"]
-    except (ValueError, KeyError, TypeError) as error:
+        version, _, _ = header["format"], header["sha256"], header["content"]
+        if type(version) is not int or version < 1:
+            raise ValueError(f"format {str(version)[:40]!r} is no version")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise PotentialError(f"{path} is corrupted in its header ({error}); {COPY}") from error
     if version > FORMAT_VERSION:
         raise PotentialError(

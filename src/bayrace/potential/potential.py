@@ -26,21 +26,24 @@ from bayrace.core.protocols import (
     NoiseScaled,
     Noisy,
     Posterior,
-    Shaped,
     Shifted,
 )
 from bayrace.data.check import check_frame
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, frame_from_atoms
-from bayrace.models import spec_class
 from bayrace.models.noise import Lambdas
-from bayrace.posterior import restore
-from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED
 from bayrace.potential import artifact
-from bayrace.potential.artifact import COPY, Contents, PotentialError
+from bayrace.potential.artifact import PotentialError
+from bayrace.potential.stored import check_weights, fields_of
 from bayrace.predict.moments import concatenate, with_label_noise, with_scaled_noise
-from bayrace.predict.predict import Uncertainty, predict, predict_frames, reference_tensor
+from bayrace.predict.predict import (
+    Uncertainty,
+    predict,
+    predict_frames,
+    reference_tensor,
+    refuse_not_finite,
+)
 from bayrace.train import checkpoint
 
 __all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_dtype"]
@@ -167,8 +170,10 @@ class Potential:
             progress=progress,
         ):
             numbers = np.concatenate([frame.numbers for frame in group])
-            known = uncertainty != "none"
-            yield group, self._finished(prediction, numbers, calibrated) if known else prediction
+            if uncertainty != "none":
+                prediction = self._finished(prediction, numbers, calibrated)
+            periodic = torch.tensor([bool(frame.pbc.all()) for frame in group])
+            yield group, refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
 
     def predict_batch(
         self, batch: GraphBatch, *, stress: bool = False, uncertainty: Uncertainty = "full"
@@ -184,10 +189,11 @@ class Potential:
             uncertainty=uncertainty,
             closed=self._closed,
         )
-        if uncertainty == "none":
-            return prediction
-        numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-        return self._finished(prediction, numbers[batch.restore], calibrated=True)
+        if uncertainty != "none":
+            numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
+            prediction = self._finished(prediction, numbers[batch.restore], calibrated=True)
+        periodic = batch.volume.isfinite()
+        return refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
 
     def _finished(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool
@@ -208,7 +214,7 @@ class Potential:
     def save(self, path: str | Path) -> None:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""
         path = Path(path)
-        _check_weights(self.posterior.draw(1, seed=SEED), self.model, path)
+        check_weights(self.posterior, self.model, path)
         checkpoint.write_atomically(path, encode(self))
 
     @staticmethod
@@ -224,8 +230,8 @@ class Potential:
         precision of training.
         """
         path = Path(path)
-        potential = _decode(artifact.read(path), path)
-        _check_weights(potential.posterior.draw(1, seed=SEED), potential.model, path)
+        potential = Potential(**fields_of(artifact.read(path), path))
+        check_weights(potential.posterior, potential.model, path)
         return potential.to(device=device, dtype=dtype)
 
 
@@ -257,9 +263,26 @@ def resolve_device(device: str | torch.device) -> torch.device:
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
+        found = torch.device(device)
     except RuntimeError as error:
         raise PotentialError(f"device={device!r} is unknown; use auto, cpu or cuda") from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise PotentialError(_no_gpu(str(device)))
+    try:
+        torch.zeros(1, device=found).item()  # of "meta" nothing can be computed either
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise PotentialError(
+            f"device={str(device)!r} cannot be used here; use auto, cpu or cuda"
+        ) from error
+    return found
+
+
+def _no_gpu(device: str) -> str:
+    count = torch.cuda.device_count()
+    seen = f"{count} GPU{'s' if count > 1 else ''}" if count else "no GPU"
+    return f"device={device!r}, but torch sees {seen}; use auto or cpu" + (
+        f", or cuda:0 to cuda:{count - 1}" if count else ""
+    )
 
 
 def resolve_dtype(dtype: str | torch.dtype) -> torch.dtype:
@@ -279,63 +302,3 @@ def _frames(structures: Any) -> Iterable[Frame]:
         frame = item if isinstance(item, Frame) else frame_from_atoms(item, keys=None, index=index)
         check_frame(frame)
         yield frame
-
-
-def _decode(contents: Contents, path: Path) -> Potential:
-    document = contents.document
-    try:
-        calibration = document.get("calibration")
-        spec = spec_class(document.get("model", "race")).from_json(document["spec"])
-        distances = _arrays(contents, "distances")
-        return Potential(
-            spec=spec,
-            posterior=_posterior(contents),
-            references={int(z): float(e) for z, e in document["references"].items()},
-            lambdas=Lambdas(**document["lambdas"]),
-            statistics=document["statistics"],
-            config=document["config"],
-            fingerprint=document["fingerprint"],
-            calibration=None if calibration is None else Calibration.from_json(calibration),
-            frames=_arrays(contents, "frames"),
-            distances=Distances.restore(spec.cutoff, distances) if distances else None,
-            version=document["version"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise PotentialError(
-            f"{path} describes a model this bayrace ({bayrace.__version__}) cannot build "
-            f"({type(error).__name__}: {error}); use the version that wrote it"
-        ) from error
-
-
-def _arrays(contents: Contents, group: str) -> dict[str, Any]:
-    return {k: v.numpy() for k, v in checkpoint.group(contents.tensors, group).items()}
-
-
-def _posterior(contents: Contents) -> Posterior:
-    stored, tensors = contents.document["posterior"], contents.tensors
-    if contents.version > 1:
-        return restore(stored["name"], checkpoint.group(tensors, "posterior"), stored["options"])
-    if stored == "point":
-        return Point({name: value[0] for name, value in tensors.items()})
-    return restore(stored, tensors, {})
-
-
-def _check_weights(members: Params, model: Model, path: Path) -> None:
-    """Refuse weights that are not those of the model, one leading dimension apart."""
-    if isinstance(model, Shaped):
-        expected = {name: tuple(shape) for name, shape in model.shapes.items()}
-    else:
-        expected = {name: tuple(value.shape) for name, value in model.init(0).items()}
-    missing, extra = sorted(expected.keys() - members), sorted(members.keys() - expected)
-    if missing or extra:
-        raise PotentialError(
-            f"{path}: weights do not fit the model: missing {missing}, unexpected {extra}; {COPY}"
-        )
-    for name, shape in expected.items():
-        found = tuple(members[name].shape[1:])
-        if found != shape:
-            raise PotentialError(
-                f"{path}: weight {name} has shape {found}, the model needs {shape}; {COPY}"
-            )
-        if not bool(torch.isfinite(members[name]).all()):
-            raise PotentialError(f"{path}: weight {name} is not finite everywhere; train anew")

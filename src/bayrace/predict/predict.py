@@ -118,6 +118,39 @@ def predict_frames(
             progress(done)
 
 
+class NotFiniteError(ValueError):
+    """A prediction that is no number; the message says which."""
+
+
+def refuse_not_finite(
+    prediction: Prediction, *, uncertainty: Uncertainty, periodic: Tensor
+) -> Prediction:
+    """The same prediction, if its numbers are: nan must not pass for a result.
+
+    `periodic` (S,) tells the structures that have a stress. Variances that were not computed, and
+    those of a stress, may be nan; so may one that is nan throughout, as it is not modelled.
+    """
+    stress = prediction.stress
+    parts = {
+        "energy": prediction.energy.mean,
+        "force": prediction.forces.mean,
+        "stress": None if stress is None else stress.mean[periodic],
+        "variance of the energy": prediction.energy.total,
+        "covariance of the force": prediction.forces.total if uncertainty == "full" else None,
+    }
+    for name, value in parts.items():
+        absent = value is None or ("variance" in name and bool(value.isnan().all()))
+        if value is not None and not absent and not bool(torch.isfinite(value).all()):
+            finite = torch.isfinite(value).reshape(len(value), -1).all(1)
+            place = int(finite.logical_not().nonzero()[0, 0])
+            of = "atom" if "force" in name else "structure"
+            raise NotFiniteError(
+                f"the {name} of {of} {place} is not finite; such a structure is far from all that "
+                "the potential has learnt, or the potential is damaged: check both"
+            )
+    return prediction
+
+
 def reference_tensor(references: References, elements: tuple[int, ...]) -> Tensor:
     """Isolated-atom energies (Z,) or (M, Z), float64 eV, in the order of `elements`."""
     if isinstance(references, Tensor):

@@ -32,6 +32,7 @@ class Axis:
     scale: Scale = "linear"
     low: float | None = None
     high: float | None = None
+    whole: bool = False  # counts things: no ticks between whole numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,3 +247,10 @@ def _clean(value: Any) -> Any:
     if isinstance(value, np.generic):
         return _clean(value.item())
     return _finite(value)
+
+
+def short(value: float) -> str:
+    """Three significant digits without an exponent."""
+    if not math.isfinite(value) or value == 0:
+        return f"{value:g}"
+    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"

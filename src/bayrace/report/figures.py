@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
 from bayrace.evaluate.evaluation import Evaluation
+from bayrace.train.checkpoint import write_atomically
 
 COLOURS = ("#2f6f9f", "#d1603d", "#4c9f70", "#8a5a9e")
 MILLI = 1000.0  # eV to meV
@@ -135,10 +137,12 @@ def trajectory(
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Write a PNG, making its folder."""
+    """Write a PNG as a whole, making its folder."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    drawn = BytesIO()
+    figure.savefig(drawn, dpi=130, format="png")
+    write_atomically(path, drawn.getvalue())
     return path
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bayrace.data.frame import Frame
+from bayrace.report.document import Verdict
 
 Array = NDArray[np.float64]
 
@@ -46,6 +47,14 @@ class Round:
         sets = list(self.errors.values()) or ([self.newest] if self.newest else [])
         found = [each["forces_rmse"] for each in sets]
         return max((value for value in found if value is not None), default=None)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a loop ended, and whether that is good."""
+
+    reason: str
+    verdict: Verdict
 
 
 @dataclass(frozen=True, eq=False)

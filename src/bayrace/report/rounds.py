@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from bayrace.report.document import Block, Figure, Finding, Report, Section
+from bayrace.report.document import Block, Figure, Finding, Report, Section, short
 from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.rounds import (
     chosen_blocks,
@@ -13,7 +13,7 @@ from bayrace.report.panels.rounds import (
     rounds_table,
     times_table,
 )
-from bayrace.report.round import Round, Shown
+from bayrace.report.round import Ending, Round, Shown
 
 
 def rounds_report(
@@ -21,10 +21,10 @@ def rounds_report(
     *,
     title: str,
     facts: Mapping[str, str],
-    reason: str | None,
+    ending: Ending | None,
     shown: Sequence[Shown] = (),
 ) -> Report:
-    """The page; `reason` says why the loop ended, None while it goes on.
+    """The page; `ending` says why the loop ended, None while it goes on.
 
     `shown` are structures of the last round with labels, for the 3D viewer.
     """
@@ -39,17 +39,18 @@ def rounds_report(
         title=title,
         subtitle=f"round {last.number}, {last.labels} labels",
         facts=facts,
-        findings=[_ending(reason), *_progress(rounds)],
+        findings=[_ending(ending), *_progress(rounds)],
         figures=_figures(last),
         sections=[Section(key, head, "", blocks) for key, head, blocks in parts if blocks],
         numbers={"rounds": [vars(each) for each in rounds]},
     )
 
 
-def _ending(reason: str | None) -> Finding:
-    if reason is None:
+def _ending(ending: Ending | None) -> Finding:
+    if ending is None:
         return Finding("note", "It goes on.", "This page is written anew after every round.")
-    return Finding("good", "It has ended.", f"{reason[0].upper()}{reason[1:]}.")
+    headline = "It had to give up." if ending.verdict == "bad" else "It has ended."
+    return Finding(ending.verdict, headline, f"{ending.reason[0].upper()}{ending.reason[1:]}.")
 
 
 def _progress(rounds: Sequence[Round]) -> list[Finding]:
@@ -59,7 +60,7 @@ def _progress(rounds: Sequence[Round]) -> list[Finding]:
         if before is None or after is None or len(rounds) < 2:
             continue
         text = (
-            f"{MILLI * before:.3g} meV/Å at the start, {MILLI * after:.3g} meV/Å after "
+            f"{short(MILLI * before)} meV/Å at the start, {short(MILLI * after)} meV/Å after "
             f"{rounds[-1].labels} labels."
         )
         better = after < before
@@ -72,7 +73,7 @@ def _figures(last: Round) -> list[Figure]:
     figures = [Figure("labels", str(last.labels), "", f"{last.calls} calls of the oracle")]
     for name, errors in last.errors.items():
         if errors["forces_rmse"] is not None:
-            value = f"{MILLI * errors['forces_rmse']:.3g}"
+            value = short(MILLI * errors["forces_rmse"])
             figures.append(Figure("force RMSE", value, "meV/Å", name))
     if last.uncertain is not None:
         ended = f"{sum(bool(run['uncertain']) for run in last.runs)} of {len(last.runs)}"

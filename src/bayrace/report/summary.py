@@ -12,13 +12,14 @@ import numpy as np
 from bayrace.calibrate.seen import PURPOSES
 from bayrace.evaluate.judged import LEVEL, Judged, Quantity
 from bayrace.evaluate.metrics.scoring import rank_correlation
-from bayrace.report.document import Figure, Finding, Verdict
+from bayrace.report.document import Figure, Finding, Verdict, short
 from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.ood import DRAWN, Detection
 from bayrace.report.tables import score_name
 
 TOLERATED = 0.04  # of coverage, beyond what chance explains
 TOLERATED_RATIO = 1.2  # of RMSE and σ, likewise
+FINE, ROUGH = 0.1, 0.25  # force error over force, up to which a potential is usable, with care
 FEW = 30  # structures, below which percentages mean little
 
 
@@ -27,6 +28,7 @@ def findings(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Finding
     known = [each for each in sets if each.role == "test"]
     return [
         *_seen(sets),
+        *_verdict(sets),
         *(_accuracy(each) for each in known),
         *_honesty(sets),
         *_ranking(known),
@@ -43,12 +45,12 @@ def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figu
     if first.energy.size:
         atoms = first.atoms[first.energy.frame]
         per_atom = MILLI * float(np.sqrt(np.mean((first.energy.error / atoms) ** 2)))
-        detail = f"{_short(MILLI * first.energy.rmse)} meV per structure, {first.name}"
-        figures.append(Figure("Energy RMSE", _short(per_atom), "meV/atom", detail))
+        detail = f"{short(MILLI * first.energy.rmse)} meV per structure, {first.name}"
+        figures.append(Figure("Energy RMSE", short(per_atom), "meV/atom", detail))
     if first.forces.size:
         rms = float(np.sqrt(np.mean(first.forces.label**2)))
         detail = f"{100 * first.forces.rmse / rms:.2g} % of the forces, {first.name}"
-        figures.append(Figure("Force RMSE", _short(MILLI * first.forces.rmse), "meV/Å", detail))
+        figures.append(Figure("Force RMSE", short(MILLI * first.forces.rmse), "meV/Å", detail))
     for key, label in (("energy", "Energies"), ("forces", "Forces")):
         quantity: Quantity = getattr(first, key)
         if quantity.uncertain:
@@ -59,6 +61,38 @@ def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figu
         hardest = min(_best(found), key=lambda each: each.auroc)
         figures.append(Figure("AUROC", f"{hardest.auroc:.3f}", "", f"unknown: {hardest.name}"))
     return figures
+
+
+def _verdict(sets: Sequence[Judged]) -> Iterator[Finding]:
+    """Where the potential can be used, in one sentence, by its force errors and their σ."""
+    names: dict[str, list[str]] = {"usable": [], "with care": [], "not": []}
+    errors = []
+    for each in sets:
+        rms = float(np.sqrt(np.mean(each.forces.label**2))) if each.forces.size else 0.0
+        if rms == 0.0:
+            continue
+        share = each.forces.rmse / rms
+        blind = each.forces.uncertain and _coverage("forces", each.forces).state == "too small"
+        state = "not" if share > ROUGH else "with care" if share > FINE or blind else "usable"
+        names[state].append(f"“{each.name}”")
+        errors.append(f"{100 * share:.2g} % on “{each.name}”")
+    parts = [f"{state} for {_listed(sets)}" for state, sets in names.items() if sets]
+    if not parts:
+        return
+    sentence = ", ".join(parts)
+    text = (
+        f"Force errors are {', '.join(errors)} of the size of the forces; below "
+        f"{100 * FINE:g} % with a σ that is not too small counts as usable, above "
+        f"{100 * ROUGH:g} % as not."
+    )
+    verdict: Verdict = "good"
+    if names["with care"] or names["not"]:
+        verdict = "caution" if names["usable"] or not names["not"] else "bad"
+    yield Finding(verdict, f"{sentence[0].upper()}{sentence[1:]}.", text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
 def _seen(sets: Sequence[Judged]) -> Iterator[Finding]:
@@ -78,11 +112,11 @@ def _accuracy(each: Judged) -> Finding:
     if each.energy.size:
         atoms = each.atoms[each.energy.frame]
         per_atom = MILLI * float(np.sqrt(np.mean((each.energy.error / atoms) ** 2)))
-        parts.append(f"energies are wrong by {_short(per_atom)} meV/atom")
+        parts.append(f"energies are wrong by {short(per_atom)} meV/atom")
     if each.forces.size:
         rms = float(np.sqrt(np.mean(each.forces.label**2)))
         share = 100 * each.forces.rmse / rms if rms > 0 else math.nan
-        wrong = f"{_short(MILLI * each.forces.rmse)} meV/Å ({share:.2g} % of their size)"
+        wrong = f"{short(MILLI * each.forces.rmse)} meV/Å ({share:.2g} % of their size)"
         parts.append(f"force components {'' if parts else 'are wrong '}by {wrong}")
     text = f"On the {len(each.frames)} structures of “{each.name}”, {' and '.join(parts)} (RMSE)."
     return Finding("note", "Typical errors.", text)
@@ -128,7 +162,7 @@ def _honest(each: Judged, state: str, found: Sequence[Coverage]) -> Finding:
     titles = " and ".join(one.title for one in found)
     headline = f"σ of the {titles} of “{each.name}” is {state}."
     inside = " and ".join(f"{100 * one.inside:.3g} % of the {one.title}" for one in found)
-    ratios = " and ".join(_short(one.ratio) for one in found)
+    ratios = " and ".join(short(one.ratio) for one in found)
     text = f"{inside} are in their 90 % intervals; the RMSE is {ratios} times the predicted σ."
     if state == "honest":
         return Finding("good", headline, text)
@@ -204,10 +238,3 @@ def _few(sets: Sequence[Judged]) -> Iterator[Finding]:
     if small:
         text = f"Shares and calibration errors of {', '.join(small)} are mostly chance."
         yield Finding("note", "Few structures.", text)
-
-
-def _short(value: float) -> str:
-    """Three significant digits without an exponent."""
-    if not math.isfinite(value) or value == 0:
-        return f"{value:g}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"

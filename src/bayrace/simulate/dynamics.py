@@ -28,9 +28,10 @@ from bayrace.data.frame import Frame, frame_from_atoms, frame_to_atoms
 from bayrace.deploy.ase import Calculator
 from bayrace.potential.potential import Potential
 from bayrace.simulate.bias import BiasedCalculator
+from bayrace.simulate.explosion import HOTTEST, has_company, in_pieces, remedy, too_hot
 from bayrace.simulate.stop import Risk, StopRule
 
-_TOO_HOT = 20.0  # times the temperature that was asked for
+_PIECES = 10  # looks between searches for lost atoms, which take a neighbour list each
 
 
 class ExplodedError(ValueError):
@@ -62,6 +63,11 @@ class DynamicsSettings:
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name}={value}: must be above 0")
+        if self.temperature > HOTTEST:
+            raise ValueError(
+                f"temperature={self.temperature:g}: above {HOTTEST:g} K no bonds are left to "
+                "simulate; give the temperature in K"
+            )
         if self.steps < 0 or self.look_every < 1:
             raise ValueError(
                 f"steps={self.steps}, look_every={self.look_every}: give 0 or more, and 1 or more"
@@ -131,6 +137,8 @@ def simulate(
     shape = None
     if potential.calibration is not None and potential.calibration.forces is not None:
         shape = potential.calibration.forces.shape
+    reach = potential.model.cutoff
+    company = has_company(start, reach)
     try:
         for _ in dynamics.irun(settings.steps):
             step = dynamics.nsteps
@@ -143,17 +151,19 @@ def simulate(
             if potential.distances is not None:
                 gap = potential.distances.gap(frame_from_atoms(atoms, keys=None))
             look = _look(atoms, watch.results, step, settings, risk, gap, rule)
-            if look.temperature > _TOO_HOT * settings.temperature:
-                raise ValueError(
-                    f"the temperature is {look.temperature:.3g} K, atoms fly apart; use a smaller "
-                    "time step, or check whether the potential was trained for such structures"
-                )
+            wrong = too_hot(look.temperature, settings.temperature)
+            if step % (_PIECES * settings.look_every) == 0 or step == settings.steps:
+                wrong = wrong or in_pieces(frame_from_atoms(atoms, keys=None), company, reach)
+            if wrong:
+                raise ValueError(wrong)
             yield look
             if look.broken and rule is not None and rule.action == "stop":
                 return
     except ValueError as error:
+        cause = str(error).split("; ")[0].removeprefix("atoms, frame 0: ")
         raise ExplodedError(
-            f"step {dynamics.nsteps} at {settings.temperature:g} K: {error}"
+            f"step {dynamics.nsteps} at {settings.temperature:g} K: {cause}; "
+            f"{remedy(settings.timestep)}"
         ) from error
 
 

@@ -70,7 +70,8 @@ def _distance(model: Race, params: Params) -> Distance:
         normal[:, :, :-1] / size**0.5,
         _STEP**2 * torch.arange(1, kinds + 1, dtype=torch.float64, device=last.factor.device),
         stress_scale=_STEP**2,
-        power=1.25,
+        power=1.3,
+        energy_power=1.5,
         energy_modelled=True,
         noise={"energy": 0.5, "forces": 0.25, "stress": 2.0},
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,9 +70,10 @@ def group(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file at `path` by `data`; readers and crashes see the old or the new whole."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    # A name of its own: two processes that write the same file must not share one.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -80,6 +82,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def remove_temporaries(path: Path) -> None:
+    """Remove what killed processes left of writing `path`; nobody may be writing it now."""
+    for left in list(path.parent.iterdir()) if path.parent.is_dir() else ():
+        if left.name.startswith(f".{path.name}.") and left.name.endswith(".tmp"):
+            left.unlink(missing_ok=True)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question the training loop asks after each step."""
+"""Ctrl-C, SIGTERM and SIGHUP as a question the training loop asks after each step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def stop_on_signals() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether SIGINT or SIGTERM has arrived.
+    """Yield a function that says whether SIGINT, SIGTERM or SIGHUP has arrived.
 
     The first signal only raises the flag, so that the loop can save; a second SIGINT raises
     KeyboardInterrupt at once. The earlier handlers return at the end. Outside the main thread
@@ -27,9 +27,16 @@ def stop_on_signals() -> Iterator[Callable[[], bool]]:
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, handle) for number in _numbers()}
     try:
         yield lambda: bool(received)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _numbers() -> list[signal.Signals]:
+    """Those that end a training: SIGHUP, of a terminal that closes, unless nohup has it ignored."""
+    closing = getattr(signal, "SIGHUP", None)  # not on Windows
+    heard = closing is not None and signal.getsignal(closing) is not signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([closing] if heard and closing else [])]

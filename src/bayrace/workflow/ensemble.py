@@ -28,7 +28,7 @@ from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import Prepared
-from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder
+from bayrace.workflow.folder import CONFIG, ENSEMBLE, MODEL, TEST, clear_folder, holds_files, locked
 from bayrace.workflow.member import (
     MemberProgress,
     SideBySide,
@@ -86,6 +86,21 @@ def train_members(
     how = how or SideBySide()
     check_folder(config, members=members, resume=resume, overwrite=overwrite)
     config = _as_ensemble(config, members)
+    with locked(Path(config.output)):
+        check_folder(config, members=members, resume=resume, overwrite=overwrite)
+        return _train_members(config, members, how, prepared, initial, resume=resume)
+
+
+def _train_members(
+    config: Config,
+    members: int,
+    how: SideBySide,
+    prepared: Prepared | None,
+    initial: Path | None,
+    *,
+    resume: bool,
+) -> EnsembleResult:
+    """In a folder that is ours."""
     placement = place_members(config, members=members, workers=how.workers, pin=how.pin)
     start = None if initial is None else load_member(str(initial), members - 1)
     ready = prepared or prepare(config, initial=start)  # kernels are built here, once
@@ -178,14 +193,14 @@ def check_folder(config: Config, *, members: int, resume: bool, overwrite: bool)
     folder = Path(config.output)
     if folder.is_file():
         raise ConfigError(f"output: {folder} is a file; name a folder")
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not holds_files(folder):
         if resume:
             raise ConfigError(f"output: {folder} has nothing to resume; start without --resume")
         return
     if overwrite and not resume:
         return
     present = recorded_members(folder)
-    elsewhere = "replace it with --overwrite, or choose another folder with -o output=..."
+    elsewhere = "replace it with --overwrite, or choose another folder with -s output=..."
     if present is None:
         single = (folder / LAST).is_file()
         holds = "the run of one model, not of an ensemble" if single else "other files"
@@ -199,7 +214,7 @@ def check_folder(config: Config, *, members: int, resume: bool, overwrite: bool)
     if members < present:
         raise ConfigError(
             f"members={members}: the ensemble in {folder} has {present}; a resumed one may only "
-            "grow. Leave --members out, or train fewer in another folder with -o output=..."
+            "grow. Leave --members out, or train fewer in another folder with -s output=..."
         )
 
 

@@ -7,17 +7,24 @@ so in a folder of its own name inside.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from bayrace.config import Config, ConfigError
+from bayrace.data.frame import DataError
 from bayrace.posterior.swag import SNAPSHOTS, Swag
-from bayrace.train.checkpoint import BEST, LAST
+from bayrace.train.checkpoint import BEST, LAST, remove_temporaries
 from bayrace.train.state import HISTORY
 
 CONFIG, MODEL, TEST = "config.yaml", "model.bayrace", "test.json"
 POINT = "point.bayrace"  # the network alone, where a posterior was fitted to it
 ENSEMBLE = "ensemble.json"  # marks the folder of an ensemble, whose members are in member-0, ...
+LOCK = ".lock"  # held by the process that works in a folder, and gone with it
 _FILES = (CONFIG, HISTORY, MODEL, POINT, TEST, LAST, BEST, ENSEMBLE)
 
 
@@ -37,11 +44,59 @@ def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
                 f"output: {folder} has no {LAST} to resume from; start without --resume"
             )
         return
-    if not overwrite and folder.is_dir() and any(folder.iterdir()):
+    if not overwrite and holds_files(folder):
         raise ConfigError(
             f"output: {folder} exists and is not empty; continue that run with --resume, replace "
-            "it with --overwrite, or choose another folder with -o output=..."
+            "it with --overwrite, or choose another folder with -s output=..."
         )
+
+
+def holds_files(folder: Path) -> bool:
+    """Whether there is anything in a folder but the lock of whoever asks."""
+    return folder.is_dir() and any(path.name != LOCK for path in folder.iterdir())
+
+
+@contextmanager
+def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
+    """Keep other processes out of a folder, which is made if need be.
+
+    `patience` is how many seconds to wait for another that is about to end. What was made for the
+    lock alone is gone afterwards.
+    """
+    made = not folder.is_dir()
+    path, end = folder / LOCK, time.monotonic() + patience
+    while (file := _lock(path)) is None:
+        if time.monotonic() >= end:
+            raise DataError(
+                f"{folder}: another process works in it; wait for its end, or choose another "
+                "folder with -o output=..."
+            )
+        time.sleep(_POLL)
+    with file:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)  # still locked, so that nobody holds it but us
+            if made:
+                with suppress(OSError):
+                    folder.rmdir()
+
+
+_POLL = 0.1  # s between two looks at a lock
+
+
+def _lock(path: Path) -> IO[str] | None:
+    """The lock, open and held; None if another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)  # the one before may have removed it
+    file = path.open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except OSError:
+        pass
+    file.close()  # held, or removed by the one who held it between our opening and our locking
+    return None
 
 
 def clear_folder(folder: Path) -> None:
@@ -51,8 +106,14 @@ def clear_folder(folder: Path) -> None:
             _clear_inner(member)
     _clear_inner(folder / Swag.name)
     for name in _FILES:
-        for path in (folder / name, folder / f".{name}.tmp"):  # the latter after kill -9
-            path.unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed while they wrote have left."""
+    for name in _FILES:
+        remove_temporaries(folder / name)
 
 
 def _clear_inner(folder: Path) -> None:

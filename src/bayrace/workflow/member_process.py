@@ -18,6 +18,8 @@ from bayrace.system.exit_codes import FAILED, FINISHED, INTERRUPTED
 from bayrace.system.process import settle
 from bayrace.train.signals import stop_on_signals
 
+_PATIENCE = 60.0  # s for the same member of an ensemble that was killed: it saves and ends
+
 
 def main() -> int:
     """Train the member that standard input describes."""
@@ -33,6 +35,7 @@ def _train(job: dict[str, Any], stopped: Callable[[], bool]) -> int:
     from bayrace.config import make_config
     from bayrace.train.diverged import TrainingDiverged
     from bayrace.workflow import train as run
+    from bayrace.workflow.fit import Watch
     from bayrace.workflow.member import load_member
 
     def stop() -> bool:
@@ -43,7 +46,14 @@ def _train(job: dict[str, Any], stopped: Callable[[], bool]) -> int:
     try:
         config = make_config(job["config"], source=job["config"]["output"])
         initial = None if job["initial"] is None else load_member(*job["initial"])
-        result = run.train(config, initial=initial, resume=resume, overwrite=not resume, stop=stop)
+        result = run.train(
+            config,
+            initial=initial,
+            resume=resume,
+            overwrite=not resume,
+            watch=Watch(stop=stop),
+            patience=_PATIENCE,
+        )
     except (ValueError, OSError, TrainingDiverged) as error:  # their messages are for users
         print(error)
         return FAILED

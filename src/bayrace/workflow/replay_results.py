@@ -87,7 +87,7 @@ def find(folder: Path, cell: Cell, identity: str) -> CellResult | None:
     if found != identity:
         raise DataError(
             f"{path}: came of another potential, other data or other settings; choose another "
-            "folder with -o output=..., or start anew with --overwrite"
+            "folder with -s output=..., or start anew with --overwrite"
         )
     return result
 

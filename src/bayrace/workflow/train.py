@@ -12,7 +12,7 @@ business of bayrace.workflow.ensemble.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,21 +22,17 @@ import torch
 from numpy.typing import NDArray
 
 from bayrace.config import Config, ConfigError, dump_config
-from bayrace.config.build import label_keys, lambdas, likelihoods, race_spec, train_settings
+from bayrace.config.build import lambdas, likelihoods, train_settings
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
-from bayrace.data.check import check_frames
-from bayrace.data.dataset import Dataset
 from bayrace.data.distances import Distances
-from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
-from bayrace.data.reference import fit_references
-from bayrace.data.split import fingerprint, frame_hashes, split
+from bayrace.data.read import Frame
+from bayrace.data.split import fingerprint, frame_hashes
 from bayrace.evaluate.evaluation import Evaluation, evaluate
-from bayrace.models.race.network import Race
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import write_atomically
-from bayrace.train.loop import Event, FitResult, fit
+from bayrace.train.loop import FitResult, fit
 from bayrace.train.refit import refit_noise
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import (
@@ -48,7 +44,19 @@ from bayrace.workflow.fit import (
     swag_recorder,
     train_ivon,
 )
-from bayrace.workflow.folder import CONFIG, MODEL, POINT, TEST, check_folder, clear_folder
+from bayrace.workflow.folder import (
+    CONFIG,
+    MODEL,
+    POINT,
+    TEST,
+    check_folder,
+    clear_folder,
+    locked,
+    remove_leftovers,
+)
+from bayrace.workflow.prepare import network_of
+from bayrace.workflow.prepare import prepare as prepare
+from bayrace.workflow.prepare import read_splits as read_splits
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,22 +76,33 @@ def train(
     initial: Potential | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    observer: Callable[[Event], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int], None] = lambda _: None,
+    watch: Watch | None = None,
+    patience: float = 0.0,
 ) -> RunResult:
     """Train, write the folder `config.output`, and evaluate on the test data.
 
     `initial` is a potential whose network is trained further, with its references and statistics.
-    `overwrite` removes the files of an earlier run; `resume` continues it. `progress` hears how
-    many structures are done while a posterior is fitted to trained weights.
+    `overwrite` removes the files of an earlier run; `resume` continues it. `watch` hears of it and
+    may end it. `patience`: how many seconds to wait for another process that trains in the folder.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
+    with locked(Path(config.output), patience=patience):
+        check_folder(config, resume=resume, overwrite=overwrite)  # nobody can change it any more
+        return _train(config, prepared, initial, resume=resume, watch=watch or Watch())
+
+
+def _train(
+    config: Config,
+    prepared: Prepared | None,
+    initial: Potential | None,
+    *,
+    resume: bool,
+    watch: Watch,
+) -> RunResult:
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     ready = prepared or prepare(config, initial=initial)
     folder = _make_folder(config, resume=resume)
-    watch = Watch(observer, stop, progress)
     start = None if initial is None else _mean_weights(initial, train_settings(config).device)
     posterior, fitted = _train_posterior(
         config, ready, folder, start=start, resume=resume, watch=watch
@@ -190,9 +209,9 @@ def refit(
     if fingerprint(ready.train.frames) != potential.fingerprint:
         raise ConfigError(
             f"data.train: {len(ready.train)} structures that are not those the potential was "
-            "trained on; restore the files, or name them with -o data.train=..."
+            "trained on; restore the files, or name them with -s data.train=..."
         )
-    ready = replace(ready, model=_network(potential))
+    ready = replace(ready, model=network_of(potential))
     posterior, tail = fit_posterior(
         config,
         ready,
@@ -213,72 +232,10 @@ def refit(
     return calibrated(fitted, ready.splits.valid, method=config.calibrate)
 
 
-def prepare(config: Config, *, initial: Potential | None = None) -> Prepared:
-    """Read and check the data, fit references on the training part, build graphs and network.
-
-    References and network are those of `initial` where it is given.
-    """
-    splits = read_splits(config)
-    references = _references(config, splits) if initial is None else dict(initial.references)
-    elements = elements_of(splits.train) if initial is None else initial.elements
-    for frames in splits.test.values():  # not after hours of training
-        check_frames(frames, need_forces=False, elements=elements)
-
-    def dataset(frames: Sequence[Frame]) -> Dataset:
-        return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
-
-    training = dataset(splits.train)
-    model = Race(race_spec(config, training)) if initial is None else _network(initial)
-    settings = train_settings(config)
-    if settings.device == "cpu":
-        model.prepare(settings.torch_dtype)
-    return Prepared(splits, training, dataset(splits.valid), model)
-
-
-def _network(potential: Potential) -> Race:
-    """The network of a potential, if it is one that we train."""
-    model = potential.model
-    if not isinstance(model, Race):
-        raise ConfigError(
-            f"model {potential.spec.name}: the weights of other packages' networks are not trained "
-            "here; give it a posterior for new data with `bayrace adopt`"
-        )
-    return model
-
-
-def _references(config: Config, splits: Splits) -> dict[int, float]:
-    given = config.data.references
-    return fit_references(splits.train, given=splits.isolated if isinstance(given, str) else given)
-
-
 def _mean_weights(potential: Potential, device: str) -> Params:
     """Weights of one network: those of a point, the mean of most posteriors."""
     drawn = potential.to(device=device).posterior.draw(1, seed=0)
     return {name: value[0].clone() for name, value in drawn.items()}
-
-
-def read_splits(config: Config) -> Splits:
-    """Read the files of a run and split off the validation set where no file is given."""
-    data = config.data
-
-    def read(paths: Sequence[str]) -> tuple[list[Frame], dict[int, float]]:
-        frames = read_frames(list(paths), keys=label_keys(data), config_weights=data.config_weights)
-        return split_isolated(frames)
-
-    frames, isolated = read(data.train)
-    check_frames(
-        frames,
-        need_energy=config.loss.energy > 0,
-        need_forces=config.loss.forces > 0,
-        need_stress=config.loss.stress > 0,
-    )
-    if isinstance(data.valid, tuple):
-        training, valid = frames, read(data.valid)[0]
-    else:
-        seed = config.seed if data.split_seed is None else data.split_seed
-        training, valid = split(frames, valid=data.valid, seed=seed)
-    test = {name: read(paths)[0] for name, paths in data.test.items()}
-    return Splits(training, valid, test, isolated)
 
 
 def make_potential(
@@ -335,6 +292,7 @@ def _make_folder(config: Config, *, resume: bool) -> Path:
     """The folder of the run, without the files of the one it replaces."""
     folder = Path(config.output)
     folder.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(folder)
     if not resume:
         clear_folder(folder)
         write_atomically(folder / CONFIG, dump_config(config).encode())

@@ -19,7 +19,7 @@ import numpy as np
 
 from bayrace.config import Config, ConfigError, make_config
 from bayrace.config.active import TuneConfig
-from bayrace.data.frame import Frame, elements_of, symbols_of
+from bayrace.data.frame import DataError, Frame, elements_of, symbols_of
 from bayrace.data.split import fingerprint, frame_hashes
 from bayrace.data.write import write_frames
 from bayrace.models.foreign import ForeignSpec
@@ -29,6 +29,7 @@ from bayrace.train.checkpoint import LAST
 from bayrace.workflow import train as run
 from bayrace.workflow.adopt import adopt_splits
 from bayrace.workflow.ensemble import train_members
+from bayrace.workflow.fit import Watch
 from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.member import SideBySide
 
@@ -75,7 +76,7 @@ def fine_tune(
         config,
         initial=None if afresh else potential,
         resume=(folder / "run" / LAST).is_file(),
-        stop=how.stop,
+        watch=Watch(stop=how.stop),
     )
     return None if single.fit.reason == "interrupted" else single.potential
 
@@ -134,11 +135,28 @@ def tuning_config(
     return make_config(raw, source="configuration of the potential")
 
 
+def moved(config: Config) -> str:
+    """A hint for training files that are named relative to another folder; empty if they exist."""
+    named = [
+        *config.data.train,
+        *(config.data.valid if isinstance(config.data.valid, tuple) else ()),
+    ]
+    if all(Path(path.rpartition("@")[0] or path).exists() for path in named):
+        return ""
+    return (
+        ". This is how the training of the potential named its files: start bayrace in the folder "
+        "of that time, or name them anew with -s data.train=... (bayrace fit)"
+    )
+
+
 def training_frames(potential: Potential) -> tuple[list[Frame], list[Frame]]:
     """Training and validation frames of a potential, read again from its files."""
     config = make_config(potential.config, source="configuration of the potential")
     data = config.data.model_copy(update={"test": {}})  # which may be much, and is not asked for
-    splits = run.read_splits(config.model_copy(update={"data": data}))
+    try:
+        splits = run.read_splits(config.model_copy(update={"data": data}))
+    except DataError as error:
+        raise DataError(f"{error}{moved(config)}") from error
     if fingerprint(splits.train) != potential.fingerprint:
         raise ConfigError(
             f"{', '.join(config.data.train)}: the data are not those that the potential was "

@@ -11,7 +11,7 @@ import pytest
 from bayrace.data.embedded import embedded_frames
 from bayrace.report.document import Panel, Report, Structures, Table
 from bayrace.report.page import render
-from bayrace.report.round import Round, Shown
+from bayrace.report.round import Ending, Round, Shown
 from bayrace.report.rounds import rounds_report
 
 PICK = {
@@ -59,7 +59,7 @@ def made(number: int) -> Round:
 
 
 def page(rounds: list[Round], **options: Any) -> Report:
-    values: dict[str, Any] = {"title": "t", "facts": {"oracle": "o"}, "reason": None}
+    values: dict[str, Any] = {"title": "t", "facts": {"oracle": "o"}, "ending": None}
     return rounds_report(rounds, **values | options)
 
 
@@ -71,7 +71,7 @@ def block(report: Report, key: str) -> Any:
 
 
 def test_numbers_are_where_they_belong() -> None:
-    report = page([made(0), made(1), made(2)], reason="2 rounds are done")
+    report = page([made(0), made(1), made(2)], ending=Ending("2 rounds are done", "note"))
     hot, _, newest, _ = block(report, "learning-forces").marks
     np.testing.assert_allclose(hot.x, [0, 5, 10])
     np.testing.assert_allclose(hot.y, [400, 200, 100])  # meV/Å

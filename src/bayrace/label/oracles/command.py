@@ -8,13 +8,14 @@ differ, since some formats sort them.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,12 @@ class CommandOracle:
     files: tuple[str, ...] = ()  # copied to the folder: "INCAR", "KPOINTS", "POTCAR"
     timeout: float | None = None  # s
     keep: str | None = None  # folder that keeps the folders of calculations; None: none are kept
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be run, or would be written outside the folder."""
+        split_command(self.command)
+        for name in (self.input, self.output):
+            check_inside(name)
 
     @property
     def method(self) -> str:
@@ -89,7 +96,7 @@ class CommandOracle:
 
     def _run(self, folder: Path, frame: Frame) -> None:
         names = {"input": self.input, "output": self.output, "folder": str(folder)}
-        arguments = [part.format(**names) for part in shlex.split(self.command)]
+        arguments = [_filled(part, names) for part in split_command(self.command)]
         log = folder / "bayrace-command.log"
         try:
             with log.open("wb") as file:
@@ -101,7 +108,7 @@ class CommandOracle:
                     stderr=subprocess.STDOUT,
                     process_group=0,
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter of a zero byte
             raise OracleError(
                 f"{arguments[0]}: cannot be run ({error}); install it here and on every worker, "
                 "or give its whole path"
@@ -109,9 +116,8 @@ class CommandOracle:
         code = self._wait(process, frame)
         if code != 0:
             said = log.read_text(encoding="utf-8", errors="replace").strip()[-_SHOWN:]
-            raise OracleError(
-                f"{frame.label}: {self.command!r} ended with exit code {code}: {said or 'silent'}"
-            )
+            how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+            raise OracleError(f"{frame.label}: {self.command!r} {how}: {said or 'silent'}")
 
     def _wait(self, process: subprocess.Popen[bytes], frame: Frame) -> int:
         try:
@@ -121,10 +127,10 @@ class CommandOracle:
                 f"{frame.label}: {self.command!r} took more than {self.timeout:g} s; raise the "
                 "time-out, or leave the structure out"
             ) from None
-        finally:  # whatever ends us ends the program and what it started
-            if process.poll() is None:
+        finally:  # whatever ends us or the program ends what it started too
+            with suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
 
     def _read(self, folder: Path, frame: Frame) -> Frame:
         path = folder / self.output
@@ -146,6 +152,35 @@ class CommandOracle:
         energy = found.calc.results.get("free_energy", result.energy)  # whose slope the forces are
         results = {"energy": energy, "forces": result.forces[order], "stress": result.stress}
         return labelled(frame, results)
+
+
+def split_command(command: str) -> list[str]:
+    """The words of a command line; OracleError where there are none."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise OracleError(f"command {command!r}: cannot be split ({error}); close it") from None
+    if not words or not words[0]:
+        raise OracleError(f"command {command!r}: is empty; give a program and its arguments")
+    return words
+
+
+def check_inside(name: str) -> None:
+    """Refuse the name of a file that would lie outside the folder of a calculation."""
+    path = Path(name)
+    if not path.name or path.is_absolute() or ".." in path.parts or "\0" in name:
+        raise OracleError(
+            f"{name!r}: lies outside the folder of the calculation; give a plain name, as POSCAR"
+        )
+
+
+def _filled(word: str, names: Mapping[str, str]) -> str:
+    """The word with {input}, {output} and {folder} replaced; other braces are the program's."""
+    return re.sub(r"\{(input|output|folder)\}", lambda found: names[found[1]], word)
+
+
+def _signal(number: int) -> str:
+    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
 
 
 def matching(frame: Frame, result: Frame) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from bayrace.core.protocols import Model
 from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.stored_spec import check_types
 from bayrace.nn.harmonics import MAX_DEGREE
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, parse_irreps
 
@@ -46,6 +47,7 @@ class RaceSpec:
     shortest: tuple[tuple[float, ...], ...] = ()
 
     def __post_init__(self) -> None:
+        check_types(self.to_json())  # what could not be read again must not be trained
         _check(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,6 +65,7 @@ class RaceSpec:
         for name in ("elements", "radial_hidden", "shift"):
             plain[name] = tuple(plain[name])
         plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
+        check_types(plain)  # before anything is made of them
         plain["noise"] = NoiseSpec(**plain["noise"])
         return cls(**plain)
 

@@ -22,9 +22,9 @@ const BayraceScale = (() => {
 
   /* Scales: a function from data to pixels, with its ticks */
 
-  function linear([low, high], [from, to], wanted) {
+  function linear([low, high], [from, to], wanted, least = 0) {
     const scale = (value) => from + ((value - low) / (high - low)) * (to - from);
-    const rough = (high - low) / Math.max(1, wanted);
+    const rough = Math.max(least, (high - low) / Math.max(1, wanted));
     const base = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 5, 10].find((each) => each * base >= rough * 0.999) * base;
     const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
@@ -89,7 +89,8 @@ const BayraceScale = (() => {
   }
 
   function scaleOf(axis) {
-    return axis.scale === "log" ? logarithmic : linear;
+    if (axis.scale === "log") return logarithmic;
+    return (ends, pixels, wanted) => linear(ends, pixels, wanted, axis.whole ? 1 : 0);
   }
 
   return { format, limits, scaleOf };

@@ -8,7 +8,7 @@ import numpy as np
 
 from bayrace.data.frame import symbols_of
 from bayrace.evaluate.judged import Array, Judged
-from bayrace.report.document import Structure, Structures
+from bayrace.report.document import Structure, Structures, short
 from bayrace.report.panels.accuracy import MILLI
 
 PER_SET = 3
@@ -71,7 +71,7 @@ def _detail(each: Judged, place: int, wrong: float) -> str:
     parts = [f"{len(frame.numbers)} atoms, {frame.config_type}"]
     atoms = slice(each.starts[place], each.starts[place + 1])
     if each.forces.size:
-        text = f"force RMSE {MILLI * wrong:.3g} meV/Å"
+        text = f"force RMSE {short(MILLI * wrong)} meV/Å"
         sigma = MILLI * float(np.sqrt(np.mean(each.force_std[atoms] ** 2)))
         parts.append(text + (f" (predicted σ {sigma:.3g})" if sigma > 0 else ""))
     own = each.energy.chosen(each.energy.frame == place)

@@ -12,6 +12,11 @@ from bayrace.report.document import Axis, Mark, Panel
 
 History = Sequence[Mapping[str, Any]]
 POINTS = 600  # of one line
+_TWO_LOSSES = (
+    "Compare solid lines with solid ones only. Dotted: mean over the batches of an epoch, while "
+    "weights change, of what is minimised then (in a warm-up the squared error). Solid: the loss "
+    "of the validation set at the end of an epoch."
+)
 Value = Callable[[Mapping[str, Any]], float]
 
 
@@ -53,7 +58,9 @@ def _panel(
         for colour, (name, lines) in enumerate(histories.items(), start=1)
     ]
     marks = [mark for mark in marks if len(mark.x)]
-    return Panel(f"training-{key}", title, "", Axis("epoch"), y, marks) if marks else None
+    return (
+        Panel(f"training-{key}", title, "", Axis("epoch", whole=True), y, marks) if marks else None
+    )
 
 
 def _loss(histories: Mapping[str, History]) -> Panel | None:
@@ -66,7 +73,10 @@ def _loss(histories: Mapping[str, History]) -> Panel | None:
     if not marks:
         return None
     values = np.concatenate([np.asarray(mark.y) for mark in marks])
-    return Panel("training-loss", "Loss", "", Axis("epoch"), _loss_axis(values), marks)
+    caption = _TWO_LOSSES if any(mark.style for mark in marks) else ""
+    return Panel(
+        "training-loss", "Loss", caption, Axis("epoch", whole=True), _loss_axis(values), marks
+    )
 
 
 def _loss_axis(values: np.ndarray[Any, Any]) -> Axis:

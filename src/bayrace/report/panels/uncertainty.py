@@ -108,11 +108,13 @@ def _calibration(sets: Sequence[Judged], key: str, title: str) -> Panel:
         Mark("band", x=100 * LEVELS, low=100 * low, high=100 * high, names=["chance"]),
         Mark("line", "ideal", x=[0, 100], y=[0, 100], style="dashed"),
     ]
+    told = False
     for colour, each in enumerate(sets, start=1):
         raw: Quantity | None = getattr(each, f"raw_{key}")
         if raw is not None and raw.uncertain:
-            name = f"{each.name}{BEFORE}"
+            name = "" if told else BEFORE.removeprefix(", ")  # of every set, in its colour
             marks.append(_curve(raw, name, colour, before=True))
+            told = True
         quantity: Quantity = getattr(each, key)
         if quantity.uncertain:
             marks.append(_curve(quantity, each.name, colour, before=False))

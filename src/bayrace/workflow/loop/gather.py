@@ -7,7 +7,7 @@ recording as JSON; done twice, it comes to the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,13 @@ from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
 from bayrace.report.round import Round, Shown
 from bayrace.select.scan import Scanning
-from bayrace.select.select import Selection, select
+from bayrace.select.select import APART, Selection, select
 from bayrace.workflow.loop.bench import CHOSEN, JUDGED, LABELLED, TRAIN, Bench
 from bayrace.workflow.loop.learn import errors
 from bayrace.workflow.loop.runs import KEYS, Exploration, explore_in_files, pool_of, read_traj
 from bayrace.workflow.loop.state import STATE
+
+_HALVINGS = 5  # of the least distance, where it lets nothing through
 
 
 def explore(bench: Bench, number: int) -> dict[str, Any]:
@@ -57,19 +59,28 @@ def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
     if not pool:
         return {"chosen": [], "skipped": {}, "pool": 0}
     train, valid = bench.data(number - 1)
-    selection = select(
-        Potential.load(bench.model(number - 1)),
-        pool,
-        by=config.by,
-        budget=budget,
-        seen=[*train, *valid, *_failed(bench, number)],
-        seed=bench.seed(number),
-        apart=config.apart,
-        scanning=Scanning(over=config.over),
-    )
+    potential = Potential.load(bench.model(number - 1))
+    seen = [*train, *valid, *_failed(bench, number)]
+
+    def chosen_apart(apart: float | None) -> Selection:
+        return select(
+            potential,
+            pool,
+            by=config.by,
+            budget=budget,
+            seen=seen,
+            seed=bench.seed(number),
+            apart=apart,
+            scanning=Scanning(over=config.over),
+        )
+
+    selection, apart = chosen_apart(config.apart), None
+    if not len(selection.indices) and any(_uncertain(run) for run in runs):
+        selection, apart = _nearer(selection, config.apart, chosen_apart)
     write_frames(folder / CHOSEN, [pool[place] for place in selection.indices])
     chosen = _described(selection, runs)
-    return {"chosen": chosen, "skipped": dict(selection.skipped), "pool": len(pool)}
+    skipped = dict(selection.skipped)
+    return {"chosen": chosen, "skipped": skipped, "pool": len(pool), "apart": apart}
 
 
 def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
@@ -159,17 +170,40 @@ def _all_starts(bench: Bench) -> list[Frame]:
     return frames
 
 
+def _nearer(
+    selection: Selection, apart: float | None, choose: Callable[[float], Selection]
+) -> tuple[Selection, float | None]:
+    """Halve the least distance until something is chosen; with 0, only copies are left out.
+
+    Runs that stop early meet uncertain structures which are near known ones all the same.
+    """
+    least = APART.get(selection.descriptor, 0.0) if apart is None else apart
+    tried = (
+        [] if least == 0 else [*(least / 2**halving for halving in range(1, _HALVINGS + 1)), 0.0]
+    )
+    for nearer in tried:
+        selection = choose(nearer)
+        if len(selection.indices):
+            return selection, nearer
+    return selection, None
+
+
+def _uncertain(run: dict[str, Any]) -> bool:
+    """Whether a run met what the rule does not allow, or flew apart."""
+    return run["reason"] == "exploded" or any(visit["broken"] for visit in run["visits"])
+
+
 def _brief(run: dict[str, Any]) -> dict[str, Any]:
     """A run without its visits."""
+    uncertain = _uncertain(run)
     visits = run.pop("visits")
     risks = [visit["risk"] for visit in visits if visit["risk"] is not None]
-    broken = any(visit["broken"] for visit in visits)
     return {
         **run,
         "time": visits[-1]["time"] if visits else 0.0,
         "forces_std": max((visit["forces_std"] for visit in visits), default=None),
         "risk": max(risks, default=None),
-        "uncertain": broken or run["reason"] == "exploded",
+        "uncertain": uncertain,
         "visits": len(visits),
     }
 

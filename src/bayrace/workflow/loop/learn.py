@@ -13,6 +13,7 @@ from bayrace.train.signals import stop_on_signals
 from bayrace.workflow import train as run
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.ensemble import train_members
+from bayrace.workflow.fit import Watch
 from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.loop.bench import MODEL, TRAIN, VALID, Bench
 from bayrace.workflow.member import SideBySide
@@ -98,7 +99,7 @@ def _trained(bench: Bench) -> Potential:
             potential = several.potential
         else:
             resume = (folder / LAST).is_file()
-            single = run.train(config, resume=resume, overwrite=not resume, stop=stop)
+            single = run.train(config, resume=resume, overwrite=not resume, watch=Watch(stop=stop))
             potential = None if single.fit.reason == "interrupted" else single.potential
     if potential is None:
         raise KeyboardInterrupt

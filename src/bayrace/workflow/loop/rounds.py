@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,16 @@ from typing import Any
 from bayrace.config.load import ConfigError
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.config.oracle import make_oracle
+from bayrace.report.document import short
 from bayrace.report.page import render
-from bayrace.report.round import Round
+from bayrace.report.round import Ending, Round
 from bayrace.report.rounds import rounds_report
 from bayrace.train.checkpoint import write_atomically
+from bayrace.workflow.folder import locked
 from bayrace.workflow.loop import gather, learn
 from bayrace.workflow.loop.bench import Bench
 from bayrace.workflow.loop.orphans import adopt
-from bayrace.workflow.loop.state import STATE, State, locked
+from bayrace.workflow.loop.state import STATE, State
 from bayrace.workflow.loop.watch import LoopWatch
 
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
@@ -45,6 +47,7 @@ class Ended:
     rounds: list[Round]
     reason: str
     model: Path  # the newest potential
+    problem: bool = False  # whether it had to give up
 
 
 def run_loop(
@@ -62,30 +65,40 @@ def run_loop(
         bench.state.claim(*_settings(config))
         gather.check_files(bench)
         rounds = [_first(bench)]
-        reason = None
-        while reason is None:
+        ending = None
+        while ending is None:
             _tell(bench, rounds, None)
             reason = enough(rounds, config.stop)
-            if reason is None:
-                found, reason = _next(bench, rounds[-1])
+            if reason is not None:
+                ending = Ending(reason, "good" if reached(rounds, config.stop) else "note")
+            else:
+                found, ending = _next(bench, rounds[-1])
                 rounds.append(found)
-        _tell(bench, rounds, reason)
+        _tell(bench, rounds, ending)
         newest = max(each.number for each in rounds if bench.model(each.number).is_file())
         write_atomically(folder / FINAL, bench.model(newest).read_bytes())
-    return Ended(rounds, reason, folder / FINAL)
+    return Ended(rounds, ending.reason, folder / FINAL, problem=ending.verdict == "bad")
 
 
 def enough(rounds: Sequence[Round], stop: StopConfig) -> str | None:
     """Why to stop after a complete round; None to go on."""
     last = rounds[-1]
     judged = last.judged
-    if stop.error is not None and judged is not None and judged <= stop.error:
-        return f"the force RMSE is {1000 * judged:.3g} meV/Å, {1000 * stop.error:g} were asked for"
+    if reached(rounds, stop) and judged is not None and stop.error is not None:
+        return (
+            f"the force RMSE is {short(1000 * judged)} meV/Å, {1000 * stop.error:g} were asked for"
+        )
     if stop.labels is not None and last.labels >= stop.labels:
         return f"the budget of {stop.labels} labels is spent"
     if stop.rounds is not None and last.number >= stop.rounds:
         return f"{stop.rounds} rounds are done"
     return None
+
+
+def reached(rounds: Sequence[Round], stop: StopConfig) -> bool:
+    """Whether the error is as small as was asked for."""
+    judged = rounds[-1].judged
+    return stop.error is not None and judged is not None and judged <= stop.error
 
 
 def certain(runs: Sequence[dict[str, Any]], stop: StopConfig) -> str | None:
@@ -97,6 +110,23 @@ def certain(runs: Sequence[dict[str, Any]], stop: StopConfig) -> str | None:
         return None
     some = "none" if met == 0 else f"only {met}"
     return f"exploration is certain: {some} of {len(runs)} runs met an uncertain structure"
+
+
+def nothing_chosen(
+    runs: Sequence[dict[str, Any]], skipped: Mapping[str, int], *, pool: int
+) -> Ending:
+    """Why an exploration led to no choice: all is known, or what it met cannot be labelled."""
+    met = sum(bool(run["uncertain"]) for run in runs)
+    if not met:
+        return Ending("exploration found nothing that is unlike the known structures", "good")
+    longest = max(float(run["time"]) for run in runs)
+    why = ", ".join(f"{reason}: {count}" for reason, count in skipped.items()) or "none was kept"
+    return Ending(
+        f"{met} of {len(runs)} runs became uncertain or flew apart (the longest lasted "
+        f"{longest:g} fs), but none of their {pool} structures can be labelled ({why}); train "
+        "longer or on more structures, explore at lower temperatures, or raise explore.rule.bound",
+        "bad",
+    )
 
 
 def clear(folder: Path) -> None:
@@ -115,7 +145,7 @@ def _refuse_others(folder: Path) -> None:
     if names:
         raise ConfigError(
             f"output: {folder} holds other files ({', '.join(sorted(names)[:3])}) and no loop; "
-            "choose another folder with -o output=..."
+            "choose another folder with -s output=..."
         )
 
 
@@ -126,26 +156,27 @@ def _first(bench: Bench) -> Round:
     return Round(0, 0, 0, 0, done["train"], done["valid"], found, None, seconds=seconds)
 
 
-def _next(bench: Bench, last: Round) -> tuple[Round, str | None]:
-    """A further round; the reason where it had to end early."""
+def _next(bench: Bench, last: Round) -> tuple[Round, Ending | None]:
+    """A further round; the ending where it had to end early."""
     config, number = bench.config, last.number + 1
     runs = _step(bench, number, "explore", lambda: gather.explore(bench, number))["runs"]
     ruled = config.explore.rule is not None
     reason = certain(runs, config.stop) if ruled else None
+    ending = None if reason is None else Ending(reason, "good")
     picked: dict[str, Any] = {"chosen": [], "skipped": {}}
-    if reason is None:
+    if ending is None:
         left = None if config.stop.labels is None else config.stop.labels - last.labels
         budget = config.select.budget if left is None else min(config.select.budget, left)
         picked = _step(bench, number, "select", lambda: gather.choose(bench, number, budget=budget))
         if not picked["chosen"]:
-            reason = "exploration found nothing that is unlike the known structures"
-    if reason is not None:
+            ending = nothing_chosen(runs, picked["skipped"], pool=picked["pool"])
+    if ending is not None:
         ended = Round(
             **{**vars(last), "number": number, "failed": 0, "newest": None}
             | {"runs": runs, "chosen": (), "skipped": picked["skipped"]}
             | {"seconds": bench.state.seconds(number)}
         )
-        return ended, reason
+        return ended, ending
     return _learn(bench, number, last, runs, picked), None
 
 
@@ -202,11 +233,12 @@ def _settings(config: LoopConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     return content, config.model_dump(mode="json", exclude=_FREE, exclude_defaults=True)
 
 
-def _tell(bench: Bench, rounds: Sequence[Round], reason: str | None) -> None:
+def _tell(bench: Bench, rounds: Sequence[Round], ending: Ending | None) -> None:
     """Write the numbers and the page; they are made anew from the state, whatever was there."""
     config = bench.config
-    if reason is None:
+    if ending is None:
         bench.watch.round(rounds[-1])
+    reason = None if ending is None else ending.reason
     content = {"reason": reason, "rounds": [asdict(each) for each in rounds]}
     write_atomically(bench.root / ROUNDS, json.dumps(content, indent=1).encode())
     temperatures = ", ".join(f"{kelvin:g}" for kelvin in config.explore.temperatures)
@@ -222,7 +254,7 @@ def _tell(bench: Bench, rounds: Sequence[Round], reason: str | None) -> None:
         rounds,
         title="Active learning",
         facts=facts,
-        reason=reason,
+        ending=ending,
         shown=gather.shown(bench, rounds),
     )
     write_atomically(bench.root / REPORT, render(page).encode())

@@ -8,12 +8,11 @@ A step is either recorded with its result or was never done: it may be done agai
 
 from __future__ import annotations
 
-import fcntl
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ class State:
         if changed:
             raise DataError(
                 f"{self.path.parent}: was begun with other settings of {', '.join(changed)}; "
-                "restore them, choose another folder with -o output=..., or start anew with "
+                "restore them, choose another folder with -s output=..., or start anew with "
                 "--overwrite"
             )
 
@@ -107,18 +106,3 @@ def _differ(
         inner = chosen.get(key, {})
         return any(_differ(each, old, new, inner) for each in {*old, *new})
     return bool(old != new)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep a second loop out of a folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise DataError(
-                f"{folder}: another process works in it; wait for its end, or choose another "
-                "folder with -o output=..."
-            ) from None
-        yield

@@ -1,0 +1,111 @@
+"""The features of atoms that training has seen, and how far others are from them.
+
+Features are the last hidden activations of the network; each element has its own mean and
+covariance of them. An element with few atoms borrows from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayrace.core.graph import GraphBatch
+from bayrace.core.outputs import Outputs, Params
+from bayrace.core.protocols import Model
+from bayrace.data.dataset import Dataset, edge_batches
+from bayrace.models.derivatives import evaluate
+from bayrace.posterior.gaussian.last_layer import structure_features
+
+_EDGES = 10_000  # of a batch
+_PRIOR_ATOMS = 10  # that an element borrows from the others
+_RIGID = 1e-10  # ς, in units of the mean eigenvalue of C
+
+
+class Seen(NamedTuple):
+    """Moments of the features of the training set."""
+
+    atoms: Tensor  # (Z,) of each element, their number
+    total: Tensor  # (Z, D)
+    square: Tensor  # (Z, D, D)
+    structures: Tensor  # (D, D), Σ φφᵀ of whole structures
+
+
+def latent_distance(centre: Tensor, whitening: Tensor, batch: GraphBatch, hidden: Tensor) -> Tensor:
+    """|(φ - μ) @ whitening|² of atoms (N,) float64, by element; atoms are sorted by it."""
+    features = torch.split(hidden.double(), list(batch.species_counts))
+    parts = [
+        ((each - mean) @ white).square().sum(-1)
+        for each, mean, white in zip(features, centre, whitening, strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def training_features(
+    model: Model, params: Params, data: Dataset, progress: Callable[[int], None]
+) -> Seen:
+    """Moments of all training atoms; `progress` hears how many structures are done."""
+    kinds = len(model.elements)
+    seen: Seen | None = None
+    done = 0
+    for batch, _ in edge_batches(data, like=params, edges=_EDGES):
+        with torch.no_grad():
+            hidden = hidden_features(evaluate(model, params, batch, forces=False)).double()
+        if seen is None:
+            zero = hidden.new_zeros(kinds, hidden.shape[1])
+            gram = hidden.new_zeros(hidden.shape[1], hidden.shape[1])
+            seen = Seen(hidden.new_zeros(kinds), zero, gram.repeat(kinds, 1, 1), gram)
+        parts = torch.split(hidden, list(batch.species_counts))
+        whole = structure_features(batch, hidden)
+        seen = Seen(
+            seen.atoms + torch.tensor(batch.species_counts, device=hidden.device),
+            seen.total + torch.stack([part.sum(0) for part in parts]),
+            seen.square + torch.stack([part.T @ part for part in parts]),
+            seen.structures + whole.T @ whole,
+        )
+        done += batch.structures
+        progress(done)
+    if seen is None:
+        raise ValueError("no training structure; distances need at least one")
+    return seen
+
+
+def whitened(seen: Seen, regularisation: float) -> tuple[Tensor, Tensor]:
+    """Centres (Z, D) and whitening matrices (Z, D, D) of the elements.
+
+    An element borrows the covariance of all, as if some of its atoms had it, so that one with few
+    atoms has one at all.
+    """
+    count = seen.atoms.clamp(min=1)[:, None]
+    centre = seen.total / count
+    own = seen.square / count[..., None] - centre[:, :, None] * centre[:, None, :]
+    weight = (seen.atoms / seen.atoms.sum())[:, None, None]
+    pooled = (weight * own).sum(0)
+    part = (seen.atoms / (seen.atoms + _PRIOR_ATOMS))[:, None, None]
+    mixed = part * own + (1 - part) * pooled
+    values, vectors = torch.linalg.eigh(mixed)
+    floor = regularisation * values.clamp(min=0).mean(-1, keepdim=True)
+    spread = values.clamp(min=0) + floor
+    white = vectors / spread.sqrt()[:, None, :]
+    usual = (values.clamp(min=0) / spread).sum(-1)  # ⟨m⟩ of training atoms and borrowed ones
+    return centre, white / usual.clamp(min=1e-300).sqrt()[:, None, None]
+
+
+def inverse_root(gram: Tensor) -> Tensor:
+    """A with A Aᵀ = (C + ςI)⁻¹, (D, D)."""
+    values, vectors = torch.linalg.eigh(gram)
+    least = _RIGID * values.clamp(min=0).mean()
+    root: Tensor = vectors / (values.clamp(min=0) + least).sqrt()
+    return root
+
+
+def hidden_features(outputs: Outputs) -> Tensor:
+    """What the energies of atoms are read from, (N, D)."""
+    if outputs.hidden is None:
+        raise ValueError(
+            "this model does not tell its last hidden activations (activation relu); use "
+            "posterior: ensemble or swag for its uncertainty, or posterior: point"
+        )
+    return outputs.hidden

@@ -1,0 +1,184 @@
+"""Whether what a file says of a posterior fits a network: names, shapes, types and numbers.
+
+A file may be damaged, or made to do harm; its checksum says only that it is what was written. What
+passes here can be predicted with: nothing is missing, and nothing asks for more memory than the
+file itself does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bayrace.core.protocols import Posterior
+
+MOST_SAMPLES = 10_000
+"""Of a prediction."""
+
+_NUMBERS = (
+    *("ess", "weight_decay", "alpha", "alpha_forces", "alpha_stress", "regularisation"),
+    *("power", "energy_power", "stress_scale"),
+)
+_REALS = (torch.float32, torch.float64)
+
+
+class _Group(NamedTuple):
+    """Tensors of a posterior that are shaped like the weights."""
+
+    prefix: str
+    leading: int = 0  # dimensions in front of those of the weights
+    least: float = -math.inf  # value
+
+
+_GROUPS: dict[str, tuple[_Group, ...]] = {
+    "point": (_Group(""),),
+    "ensemble": (_Group("", 1),),
+    "swag": (_Group("mean/"), _Group("variance/", least=0.0), _Group("deviations/", 1)),
+    "ivon": (_Group("mean/"), _Group("hessian/")),
+    "laplace": (_Group("params/"), _Group("std/", least=0.0)),
+    "last layer": (_Group("params/"),),
+}
+_HESSIAN = "hessian/"  # an infinite one holds its weight
+
+
+def check_stored(
+    posterior: Posterior, shapes: Mapping[str, tuple[int, ...]], *, elements: int
+) -> None:
+    """Refuse a posterior that is not one of weights with these shapes.
+
+    Raises:
+        ValueError: what is wrong, in words that follow the name of a file.
+    """
+    tensors, options = posterior.tensors(), posterior.options()
+    layered = (
+        posterior.name in ("llpr", "shallow", "distance")
+        or options.get("structure") == "last_layer"
+    )
+    groups = _GROUPS["last layer" if layered else posterior.name]
+    rest = dict(tensors)
+    types = set()
+    for group in groups:
+        if group.prefix == _HESSIAN:
+            group = group._replace(least=-float(options["weight_decay"]))  # h + δ is what counts
+        types |= {value.dtype for value in _grouped(rest, group, shapes)}
+    if len(types) != 1 or not types <= set(_REALS):
+        raise ValueError(f"weights are {_listed(types)}; all must be float32, or all float64")
+    if layered:
+        features = _check_last_layer(rest, sum(math.prod(shape) for shape in shapes.values()))
+        if posterior.name == "distance":
+            _check_features(rest, elements, features)
+    _check_shifts(rest, elements, posterior.samples)
+    if rest:
+        raise ValueError(f"weights do not fit the model: missing [], unexpected {sorted(rest)}")
+    _check_options(options)
+
+
+def _grouped(
+    rest: dict[str, Tensor], group: _Group, shapes: Mapping[str, tuple[int, ...]]
+) -> Iterator[Tensor]:
+    """Take the tensors of a group out of `rest`, checked."""
+    missing = [name for name in shapes if group.prefix + name not in rest]
+    if missing:
+        given = sorted(rest.keys() - {group.prefix + name for name in shapes})
+        raise ValueError(
+            f"weights do not fit the model: missing {[group.prefix + n for n in sorted(missing)]}, "
+            f"unexpected {given}"
+        )
+    counts = set()
+    for name, shape in shapes.items():
+        value = rest.pop(group.prefix + name)
+        found = tuple(value.shape)
+        if found[group.leading :] != shape or len(found) != len(shape) + group.leading:
+            raise ValueError(
+                f"weight {group.prefix}{name} has shape {found[group.leading :]}, the model needs "
+                f"{shape}"
+            )
+        counts.add(found[: group.leading])
+        if value.is_floating_point() and not _within(value, group):
+            raise ValueError(f"weight {group.prefix}{name} is not finite everywhere, or too small")
+        yield value
+    if len(counts) > 1 or any(0 in count for count in counts):
+        raise ValueError(f"weights {group.prefix} are of {sorted(counts)} members")
+
+
+def _within(value: Tensor, group: _Group) -> bool:
+    if group.prefix == _HESSIAN:
+        return bool((value >= group.least).all())
+    return bool(torch.isfinite(value).all()) and bool((value >= group.least).all())
+
+
+def _check_last_layer(rest: dict[str, Tensor], weights: int) -> int:
+    """The number of its features."""
+    places, factor = _taken(rest, "places"), _taken(rest, "factor")
+    if places.dtype != torch.int64 or places.ndim != 1 or not len(places):
+        raise ValueError(f"places are {places.dtype} of shape {tuple(places.shape)}")
+    if not 0 <= int(places.min()) <= int(places.max()) < weights:
+        raise ValueError(f"places reach beyond the {weights} weights")
+    factors = [factor, *(rest.pop(name) for name in ("forces_factor",) if name in rest)]
+    for each in factors:
+        if each.dtype not in _REALS or each.ndim != 2 or len(each) != len(places):
+            raise ValueError(f"a factor is {each.dtype} of shape {tuple(each.shape)}")
+        if not bool(torch.isfinite(each).all()):
+            raise ValueError("a factor is not finite everywhere")
+    return len(places)
+
+
+def _check_features(rest: dict[str, Tensor], elements: int, features: int) -> None:
+    """What a distance knows of the training atoms of each element."""
+    expected = {
+        "centre": (elements, features),
+        "whitening": (elements, features, features),
+        "forces_scale": (elements,),
+    }
+    for name, shape in expected.items():
+        if name == "forces_scale" and name not in rest:  # not modelled
+            continue
+        value = _taken(rest, name)
+        if tuple(value.shape) != shape or value.dtype != torch.float64:
+            raise ValueError(f"{name} is {value.dtype} of shape {tuple(value.shape)}, not {shape}")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} is not finite everywhere")
+
+
+def _check_shifts(rest: dict[str, Tensor], elements: int, samples: int) -> None:
+    if not any(name.startswith("shift/") for name in rest):
+        return
+    mean, drawn = _taken(rest, "shift/mean"), _taken(rest, "shift/samples")
+    for value, shape in ((mean, (elements,)), (drawn, (len(drawn), elements))):
+        if tuple(value.shape) != shape or value.dtype not in _REALS:
+            raise ValueError(f"energy shifts are {value.dtype} of shape {tuple(value.shape)}")
+        if not bool(torch.isfinite(value).all()):
+            raise ValueError("an energy shift is not finite")
+    if len(drawn) < samples:
+        raise ValueError(f"energy shifts of {len(drawn)} samples, but predictions use {samples}")
+
+
+def _taken(rest: dict[str, Tensor], name: str) -> Tensor:
+    if name not in rest:
+        raise ValueError(f"weights do not fit the model: missing ['{name}'], unexpected []")
+    return rest.pop(name)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    samples = options.get("samples", 1)
+    if type(samples) is not int or not 1 <= samples <= MOST_SAMPLES:
+        raise ValueError(f"samples={samples!r}: not a whole number from 1 to {MOST_SAMPLES}")
+    if options.get("scaling", "paper") not in ("maddox", "paper"):
+        raise ValueError(f"scaling={options['scaling']!r} is unknown")
+    positive = {name: options[name] for name in _NUMBERS if options.get(name) is not None}
+    noise = {k: v for k, v in options.get("found", {}).items() if str(k).endswith("_noise")}
+    for name, value in options.get("noise", {}).items():
+        if not isinstance(value, float) or not 0 <= value < 1e30:
+            raise ValueError(f"noise of {name}={value!r}: not a factor of a variance")
+    for name, value in (positive | noise).items():
+        real = isinstance(value, int | float) and not isinstance(value, bool)
+        if not real or not 0 < value < 1e30:
+            raise ValueError(f"{name}={value!r}: not a positive number")
+
+
+def _listed(types: set[torch.dtype]) -> str:
+    return ", ".join(sorted(str(each).removeprefix("torch.") for each in types)) or "missing"

@@ -1,0 +1,93 @@
+"""What a training needs before its first step: data that were read and checked, and the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from bayrace.config import Config, ConfigError
+from bayrace.config.build import label_keys, race_spec, train_settings
+from bayrace.data.check import check_frames
+from bayrace.data.dataset import Dataset
+from bayrace.data.doubts import doubts, reference_doubts, voice
+from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
+from bayrace.data.reference import fit_references
+from bayrace.data.split import split
+from bayrace.data.unit_doubts import Doubt
+from bayrace.models.race.network import Race
+from bayrace.potential.potential import Potential
+from bayrace.workflow.fit import Prepared, Splits
+
+
+def prepare(config: Config, *, initial: Potential | None = None, strict: bool = False) -> Prepared:
+    """Read and check the data, fit references on the training part, build graphs and network.
+
+    References and network are those of `initial` where it is given. Data that look wrong are
+    warned of; with `strict` they are refused.
+    """
+    splits = read_splits(config)
+    references = _references(config, splits) if initial is None else dict(initial.references)
+    if initial is None:
+        voice(_doubts(config, splits, references), strict=strict)
+    elements = elements_of(splits.train) if initial is None else initial.elements
+    for frames in splits.test.values():  # not after hours of training
+        check_frames(frames, need_forces=False, elements=elements)
+
+    def dataset(frames: Sequence[Frame]) -> Dataset:
+        return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
+
+    training = dataset(splits.train)
+    model = Race(race_spec(config, training)) if initial is None else network_of(initial)
+    settings = train_settings(config)
+    if settings.device == "cpu":
+        model.prepare(settings.torch_dtype)
+    return Prepared(splits, training, dataset(splits.valid), model)
+
+
+def read_splits(config: Config) -> Splits:
+    """Read the files of a run and split off the validation set where no file is given."""
+    data = config.data
+
+    def read(paths: Sequence[str]) -> tuple[list[Frame], dict[int, float]]:
+        frames = read_frames(list(paths), keys=label_keys(data), config_weights=data.config_weights)
+        return split_isolated(frames)
+
+    frames, isolated = read(data.train)
+    check_frames(
+        frames,
+        need_energy=config.loss.energy > 0,
+        need_forces=config.loss.forces > 0,
+        need_stress=config.loss.stress > 0,
+    )
+    if isinstance(data.valid, tuple):
+        training, valid = frames, read(data.valid)[0]
+    else:
+        seed = config.seed if data.split_seed is None else data.split_seed
+        training, valid = split(frames, valid=data.valid, seed=seed)
+    test = {name: read(paths)[0] for name, paths in data.test.items()}
+    return Splits(training, valid, test, isolated)
+
+
+def _references(config: Config, splits: Splits) -> dict[int, float]:
+    given = config.data.references
+    return fit_references(splits.train, given=splits.isolated if isinstance(given, str) else given)
+
+
+def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> list[Doubt]:
+    """What looks wrong in the data of a run."""
+    tests = {f"test {name}": frames for name, frames in splits.test.items()}
+    given = not isinstance(config.data.references, str) or set(references) <= set(splits.isolated)
+    return [
+        *doubts({"train": splits.train, "valid": splits.valid, **tests}),
+        *reference_doubts(splits.train, references, given=given),
+    ]
+
+
+def network_of(potential: Potential) -> Race:
+    """The network of a potential, if it is one that we train."""
+    model = potential.model
+    if not isinstance(model, Race):
+        raise ConfigError(
+            f"model {potential.spec.name}: the weights of other packages' networks are not trained "
+            "here; give it a posterior for new data with `bayrace adopt`"
+        )
+    return model
