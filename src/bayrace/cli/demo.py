@@ -106,9 +106,9 @@ def verdict(known: Evaluation, hot: Evaluation) -> str:
         assert total.forces is not None
         energy, forces = each.energy.spread() or 0.0, each.forces.spread() or 0.0
         lines.append(
-            f"{each.name}: energies are wrong by {1000 * total.energy.rmse:.0f} meV (RMSE), the "
-            f"model expected {1000 * energy:.0f}; forces are wrong by "
-            f"{1000 * total.forces.rmse:.0f} meV/Å, the model expected {1000 * forces:.0f}"
+            f"{each.name}: energies are wrong by {1000 * total.energy.rmse:.2g} meV (RMSE), the "
+            f"model expected {1000 * energy:.2g}; forces are wrong by "
+            f"{1000 * total.forces.rmse:.2g} meV/Å, the model expected {1000 * forces:.2g}"
         )
     found = detections(known.scores(), hot.scores())["energy_total"]
     if found is not None:
