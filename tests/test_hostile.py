@@ -75,6 +75,15 @@ CHANGES: dict[str, Change] = {
             "fingerprint": "",
         }
     ),
+    "calibration whose square overflows": lambda d: d.update(
+        calibration={
+            **dict.fromkeys(("forces", "stress")),
+            "energy": {"factor": 1e300, "count": 3, "shape": None, "by_element": {}},
+            "method": "scale",
+            "frames": 3,
+            "fingerprint": "",
+        }
+    ),
     "deep": lambda d: d.update(statistics={"a": nested(500)}),
 }
 

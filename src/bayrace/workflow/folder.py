@@ -69,7 +69,7 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
         if time.monotonic() >= end:
             raise DataError(
                 f"{folder}: another process works in it; wait for its end, or choose another "
-                "folder with -o output=..."
+                "folder with -s output=..."
             )
         time.sleep(_POLL)
     with file:
