@@ -64,7 +64,7 @@ def start(*arguments: object) -> Command:
     os.setsid()
     for stream in (1, 2):
         os.dup2(printed.fileno(), stream)
-    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115, PTH123
+    sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stdout
     code = 1
     try:

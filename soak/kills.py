@@ -114,6 +114,10 @@ def loop(folder: Path, amount: Amount, random: np.random.Generator) -> str:
     )
 
 
+def _reason(folder: Path) -> str:
+    return str(json.loads((folder / "rounds.json").read_text("utf-8"))["reason"])
+
+
 def _cluster(seed: int, amount: float) -> Atoms:
     side = 2.4 / np.sqrt(8)
     corners = side * np.array([[1, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
