@@ -211,6 +211,17 @@ def test_processes_are_told_apart() -> None:
     assert not here._replace(host="elsewhere").alive()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one clock")
+def test_a_clock_that_goes_back_makes_nobody_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel moves the time of the boot with the clock of the day."""
+    import psutil._pslinux
+
+    here, boot = Worker.here(), psutil.boot_time()
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot - 3600.0)
+    assert psutil.Process().create_time() < boot  # so psutil has gone back
+    assert here.alive()
+
+
 @contextmanager
 def running(arguments: list[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A Python process that does not outlive the block, whatever happens there."""

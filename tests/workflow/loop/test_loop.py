@@ -332,6 +332,16 @@ def test_one_loop_in_a_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_steps_stay_in_order_when_the_clock_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, clock = State(tmp_path / "s.sqlite"), iter((3e9, 2e9, 1e9, 4e9, 5e8))
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    for step in STEPS:
+        state.record(1, step, {}, seconds=0.0)
+    assert list(state.seconds(1)) == STEPS
+
+
 AHEAD: dict[str, tuple[dict[str, Any], str]] = {
     "test": ({"test": {"other": str(embedded("ethanol-test"))}}, "C"),
     "starts": ({"explore": {"starts": str(embedded("ethanol-test"))}}, "C"),
