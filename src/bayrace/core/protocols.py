@@ -74,7 +74,7 @@ class RescaledStart(Protocol):
     """A model whose initial parameters are better for having seen some structures."""
 
     def rescaled(self, params: Params, batch: GraphBatch) -> Params:
-        """The same draw, scaled so that nothing is much larger than 1 on these structures."""
+        """The same draw, made smaller where it is too large for these structures."""
         ...
 
 

@@ -99,7 +99,7 @@ class Task:
         return dataset.batch(indices, dtype=settings.torch_dtype, device=settings.device)
 
     def initial(self) -> Params:
-        """The first parameters: drawn by the seed, scaled to some of the data where a model can."""
+        """The first parameters: drawn by the seed, fitted to some of the data where a model can."""
         settings, model = self.settings, self.model
         drawn = model.init(settings.seed, dtype=settings.torch_dtype, device=settings.device)
         if not isinstance(model, RescaledStart):

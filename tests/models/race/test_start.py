@@ -36,7 +36,7 @@ def test_draws_that_would_diverge_start_small(seed: int, ready: Prepared) -> Non
     other, _ = ready.train.batch(range(20, 25), dtype=torch.float64)
     drawn = model.init(seed, dtype=torch.float64)
     assert largest_force(model, drawn, other) > 50
-    assert largest_force(model, model.rescaled(drawn, seen), other) < 5
+    assert largest_force(model, model.rescaled(drawn, seen), other) < 20
 
 
 def test_only_sizes_change(ready: Prepared) -> None:
@@ -50,7 +50,7 @@ def test_only_sizes_change(ready: Prepared) -> None:
     for name, value in once.items():
         ratio = value / drawn[name]
         torch.testing.assert_close(ratio, ratio.flatten()[0].expand_as(ratio))
-        assert ratio.flatten()[0] > 0
+        assert 0 < ratio.flatten()[0] <= 1
     for name, value in model.rescaled(once, batch).items():
         torch.testing.assert_close(value, once[name], rtol=1e-6, atol=1e-12)
 

@@ -124,7 +124,7 @@ class Race:
         return Known(params["embedding"], one_body, geometry, batch), close.energy
 
     def rescaled(self, params: Params, batch: GraphBatch) -> Params:
-        """Initial weights with features of order 1; as they are where nothing is squared."""
+        """Initial weights without large features; as they are where nothing is squared."""
         if not self.spec.self_contraction:
             return params
         known, _ = self._known(params, batch)

@@ -1,10 +1,10 @@
-"""Initial weights that fit the data: the features of every layer start of order 1.
+"""Initial weights: a draw, made smaller where the data show that it is unlucky.
 
-A ⊗ A squares what an unlucky draw makes too large, in every layer anew: of eight draws the first
-forces of three layers were 3 to 1800 eV/Å, and the worst of them diverged. One pass over some
-training structures, layer by layer, sets that right (after LSUV, Mishkin 2016): what a layer adds
-linearly has the root mean square 1 in every irrep, what it adds by A ⊗ A has CURVED, and its
-readout sees numbers of root mean square 1.
+A ⊗ A squares what a draw makes too large, in every layer anew: of eight draws for ethanol the first
+forces of a network of three layers were 3 to 1800 eV/Å, and training from the worst of them
+diverged. One pass over some training structures, layer by layer, sees to it (as LSUV does, Mishkin
+2016, but only where something is large): what a layer adds linearly to an irrep, and what it adds
+by A ⊗ A, has a root mean square of at most LARGEST.
 """
 
 from __future__ import annotations
@@ -17,14 +17,11 @@ from torch import Tensor
 from bayrace.core.outputs import Params
 from bayrace.models.race.layout import LayerLayout
 from bayrace.models.race.maps import split
-from bayrace.nn.irreps import SCALAR
-from bayrace.nn.linear import atomwise
 
 SCALARS = "readout.scalars"  # of a layer: weights of the energy (column 0) and invariant heads
 GATES = "readout.gates"  # of a layer: of quadrupoles of noise heads
 NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
-CURVED = 0.3  # root mean square of A ⊗ A beside 1 of A
-_LEAST = 1e-6  # what is smaller has no size to be set right
+LARGEST = 2.0  # root mean square of what a layer adds to the features of an irrep
 
 Layer = Callable[[LayerLayout, Mapping[str, Tensor], Tensor | None], Tensor]
 """From the features of the layer before, (N, width), and a layer's own weights to its features."""
@@ -45,7 +42,7 @@ def drawn(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Params:
 
 @torch.no_grad()
 def rescaled(layout: Sequence[LayerLayout], params: Params, layer_of: Layer) -> Params:
-    """The same weights with each layer's maps scaled, as `layer_of` sees the structures."""
+    """The same weights, smaller where features of the structures are large; `layer_of` knows them."""
     result = dict(params)
     features: Tensor | None = None
     for layer in layout:
@@ -53,16 +50,14 @@ def rescaled(layout: Sequence[LayerLayout], params: Params, layer_of: Layer) -> 
         for irrep, value in split(layer_of(layer, _straight(own), features), layer.outputs).items():
             for name in (f"product.{irrep}", f"skip.{irrep}"):
                 if name in own:
-                    own[name] = own[name] / _size(value)
+                    own[name] = own[name] * _shrink(value)
         if layer.product:
             curved = layer_of(layer, own, features) - layer_of(layer, _straight(own), features)
             for irrep, value in split(curved, layer.outputs).items():
                 name = f"contract.{irrep}"
                 if name in own:
-                    own[name] = own[name] * (CURVED / _size(value))
+                    own[name] = own[name] * _shrink(value)
         features = layer_of(layer, own, features)
-        hidden = atomwise(features[:, : layer.outputs[SCALAR]], own["readout.hidden"])
-        own["readout.hidden"] = own["readout.hidden"] / _size(hidden)
         result |= {f"{layer.name}.{name}": value for name, value in own.items()}
     return result
 
@@ -76,8 +71,10 @@ def _straight(own: Params) -> Params:
     return {k: torch.zeros_like(v) if k.startswith("contract.") else v for k, v in own.items()}
 
 
-def _size(value: Tensor) -> float:
-    return max(float(value.double().square().mean().sqrt()), _LEAST)
+def _shrink(value: Tensor) -> float:
+    """The factor, at most 1, that leaves no more than LARGEST."""
+    size = float(value.double().square().mean().sqrt())
+    return min(1.0, LARGEST / size) if size > 0 else 1.0
 
 
 def _gain(name: str) -> float:
