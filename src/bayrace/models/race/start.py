@@ -42,7 +42,7 @@ def drawn(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Params:
 
 @torch.no_grad()
 def rescaled(layout: Sequence[LayerLayout], params: Params, layer_of: Layer) -> Params:
-    """The same weights, smaller where features of the structures are large; `layer_of` knows them."""
+    """The same weights, smaller where they make large features; `layer_of` knows the structures."""
     result = dict(params)
     features: Tensor | None = None
     for layer in layout:
