@@ -161,7 +161,7 @@ def test_what_goes_wrong_inside_is_said(random_potential: Potential, start: Star
     atoms = structures()["molecule"]
     atoms.positions[1] = atoms.positions[0] + 1e-9
     running = start(random_potential, atoms)
-    with pytest.raises(ValueError, match="atoms 0 .* and 1 .* apart"):
+    with pytest.raises(ValueError, match=r"atoms 0 .* and 1 .* apart"):
         running.command("run 5")
 
 
@@ -210,10 +210,8 @@ def test_the_command_writes_what_runs_and_restarts(
     assert set(frames[0].symbols) == {"O", "Si"}
     log = (folder / "log.lammps").read_text()
     assert "v_max_sigma" in log
-    last = [line for line in log.splitlines() if line.split()[:1] == ["6"]][0].split()
-    subprocess.run(
-        [*driver, "-var", "restart", "state.restart"], capture_output=True, check=True
-    )
+    last = next(line for line in log.splitlines() if line.split()[:1] == ["6"]).split()
+    subprocess.run([*driver, "-var", "restart", "state.restart"], capture_output=True, check=True)
     log = (folder / "log.lammps").read_text()
     rows = [line.split() for line in log.splitlines() if line.strip()[:1].isdigit()]
     first = next(row for row in rows if row[:1] == ["6"])

@@ -157,9 +157,7 @@ class Evaluator:
             sigma=self._sigma(prediction, place, rows, geometry) if uncertainty == "full" else None,
         )
 
-    def _sigma(
-        self, prediction: Prediction, place: int, rows: slice, geometry: Geometry
-    ) -> Sigma:
+    def _sigma(self, prediction: Prediction, place: int, rows: slice, geometry: Geometry) -> Sigma:
         covariance = prediction.forces.total[rows].numpy(force=True)
         atomic = prediction.atomic_epistemic
         risk, gap, broken = 0.0, 0.0, False

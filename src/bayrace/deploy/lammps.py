@@ -139,9 +139,7 @@ class Coupling:
         if self._failure is not None:
             raise ValueError(f"the run was ended: {self._failure}") from self._failure
 
-    def callback(
-        self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any
-    ) -> None:
+    def callback(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
         """What `fix external` calls at every step; an exception would be lost in the C code."""
         try:
             self._evaluate(lammps, int(step), count, tag, x, f)
@@ -168,9 +166,7 @@ class Coupling:
             self._seen = step
             self._report(lammps, found, order)
 
-    def _geometry(
-        self, lammps: Any, count: int, x: Any, order: NDArray[np.int64]
-    ) -> Geometry:
+    def _geometry(self, lammps: Any, count: int, x: Any, order: NDArray[np.int64]) -> Geometry:
         low, high, xy, yz, xz, periodic, _ = lammps.extract_box()
         cell = np.diag(np.subtract(high, low))
         cell[1, 0], cell[2, 0], cell[2, 1] = xy, xz, yz

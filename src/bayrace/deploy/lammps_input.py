@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from ase import Atoms
-from ase.data import atomic_numbers
+from ase.data import chemical_symbols
 from ase.io.lammpsdata import write_lammps_data
 
 from bayrace.deploy.lammps import COLUMNS, FIX, PROPERTIES
@@ -60,7 +60,7 @@ def write_inputs(
             f"npt needs a cell periodic in all three directions, but pbc={atoms.pbc.tolist()}"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    elements = sorted(set(atoms.get_chemical_symbols()), key=atomic_numbers.__getitem__)
+    elements = [chemical_symbols[number] for number in sorted(set(atoms.numbers.tolist()))]
     moving = bool(atoms.has("momenta"))  # type: ignore[no-untyped-call]
     texts = {
         "in.system": _system(atoms),
@@ -68,7 +68,7 @@ def write_inputs(
         "run.py": _driver(model, elements, run, rule),
     }
     data = folder / "structure.data"
-    write_lammps_data(  # type: ignore[no-untyped-call]
+    write_lammps_data(
         data, _boxed(atoms), specorder=elements, masses=True, velocities=moving, units="metal"
     )
     for name, text in texts.items():
