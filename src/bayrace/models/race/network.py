@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -17,13 +18,15 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Heads, Params
+from bayrace.core.outputs import Derivatives, Heads, Params
+from bayrace.models.derivatives import strained
 from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.compiled import CompiledRace, Results
 from bayrace.models.race.geometry import Geometry, geometry_of
 from bayrace.models.race.layout import LayerLayout, parameter_shapes, race_layout
 from bayrace.models.race.maps import join, layer_maps, select, split
 from bayrace.models.race.radial import TABLE, Radial
-from bayrace.models.race.readout import Readout, heads_of, readout
+from bayrace.models.race.readout import Readout, heads_from, heads_of, hidden_factor, readout
 from bayrace.models.race.short_range import short_range
 from bayrace.models.race.spec import RaceSpec
 from bayrace.nn import convolution, mixing, products, splines
@@ -59,6 +62,7 @@ class Race:
         self.maps = {layer.name: layer_maps(spec, layer) for layer in self.layout}
         self.radial = Radial(spec, kernel)
         self.shapes = parameter_shapes(spec, self.layout)
+        self.compiled = CompiledRace(spec, kernel, self._by_torch)
 
     @property
     def cutoff(self) -> float:
@@ -114,6 +118,11 @@ class Race:
         Folded weights of M members, (M, ...) each, go with a batch that is `repeated` M times; see
         `side_by_side`.
         """
+        readouts, repulsion = self._readouts(params, batch)
+        return heads_of(self.spec, readouts, batch, known=repulsion)
+
+    def _readouts(self, params: Params, batch: GraphBatch) -> tuple[list[Readout], Tensor | None]:
+        """What every layer says, and the repulsion of pairs that are too close, eV, (N,)."""
         geometry = geometry_of(batch, self.spec.l_max)
         one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
         close = short_range(self.spec, geometry.distance, batch)
@@ -125,7 +134,35 @@ class Race:
             own = _scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
             readouts.append(readout(self.spec.noise, layer, own, features))
-        return heads_of(self.spec, readouts, batch, known=close.energy)
+        return readouts, close.energy
+
+    def _by_torch(self, params: Params, batch: GraphBatch) -> Results:
+        """What the compiled network gives, for gradients of higher order."""
+        positions = batch.positions.detach().requires_grad_()
+        strain = torch.zeros_like(batch.cell, requires_grad=True)
+        moved = strained(replace(batch, positions=positions), strain)
+        readouts, repulsion = self._readouts(params, moved)
+        numbers = torch.stack([each.numbers for each in readouts]).sum(0)
+        energy = numbers[:, 0].sum() * self.spec.scale
+        if repulsion is None:
+            repulsion = numbers.new_zeros(batch.atoms)
+        gradient, virial = torch.autograd.grad(
+            energy + repulsion.sum(), (positions, strain), create_graph=True, materialize_grads=True
+        )
+        hidden = torch.cat([each.hidden for each in readouts], dim=-1) * hidden_factor(self.spec)
+        return Results(numbers, hidden, repulsion.detach(), gradient, virial)
+
+    def derivatives(self, params: Params, batch: GraphBatch) -> Derivatives | None:
+        """Energies, heads and their first derivatives in one go; None where they must be taken.
+
+        Differentiable in the parameters, not in positions.
+        """
+        results = self.compiled(params, batch)
+        if results is None:
+            return None
+        known = results.repulsion if self.spec.shortest else None
+        heads = heads_from(self.spec, results.numbers, results.hidden, batch, known=known)
+        return Derivatives(heads, results.gradient, results.virial)
 
     def last_layer(self, params: Params) -> Tensor:
         """The weights that energies are linear in, (D,): Heads.hidden @ these, and constants."""
