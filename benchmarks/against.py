@@ -50,7 +50,9 @@ def main() -> None:
     for task in options.tasks:
         least = [float("inf")] * 2
         for _ in range(options.rounds):
-            least = [min(old, worker.time(task)) for old, worker in zip(least, workers, strict=True)]
+            least = [
+                min(old, worker.time(task)) for old, worker in zip(least, workers, strict=True)
+            ]
         before, now = (1000 * seconds for seconds in least)
         print(f"{task:14} {before:12.2f} {now:10.2f} {before / now:7.2f}", flush=True)
     for worker in workers:
@@ -65,7 +67,7 @@ class _Worker:
         environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": threads}
         command = [sys.executable, __file__, "--serve", str(options.data), options.preset, threads]
         command.append("wall" if options.wall else "process")
-        self.process = subprocess.Popen(  # noqa: S603
+        self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
@@ -100,7 +102,9 @@ def serve(data: str, preset: str, threads: str, clock: str) -> None:
         print(json.dumps(min(calls[task]())), flush=True)
 
 
-def _task(name: str, data: Path, preset: str, now: Callable[[], float]) -> Callable[[], list[float]]:
+def _task(
+    name: str, data: Path, preset: str, now: Callable[[], float]
+) -> Callable[[], list[float]]:
     kind, _, size = name.partition("-")
     if kind == "step":
         return _steps(data, preset, int(size), now)
@@ -117,7 +121,9 @@ def _task(name: str, data: Path, preset: str, now: Callable[[], float]) -> Calla
     return timed
 
 
-def _steps(data: Path, preset: str, size: int, now: Callable[[], float]) -> Callable[[], list[float]]:
+def _steps(
+    data: Path, preset: str, size: int, now: Callable[[], float]
+) -> Callable[[], list[float]]:
     """Training steps as `bayrace train` makes them, from one report of the loop to the next."""
     from bayrace.config.build import likelihoods, train_settings
     from bayrace.train.loop import fit

@@ -79,6 +79,7 @@ class Block:
 
 
 def blocks_of(plan: Plan) -> tuple[list[Block], int]:
+    """All paths of a plan, and how many couplings they have together."""
     blocks, count = [], 0
     for index, (source, degree, target) in enumerate(plan.paths):
         table = clebsch_gordan(source.l, degree, target.l)

@@ -16,12 +16,14 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Params
+from bayrace.models.derivatives import strained
 from bayrace.models.race.radial import TABLE
+from bayrace.models.race.readout import Readout, hidden_factor
 from bayrace.models.race.spec import RaceSpec
 from bayrace.models.race.tape import Writer, supported
 from bayrace.nn.compiler import CompilerError
 from bayrace.nn.kernels import DTYPES, Kernel, chosen_kernel
-from bayrace.nn.program.engine import Integers, Program, Sizes, Unsupported
+from bayrace.nn.program.engine import Integers, Program, Sizes, UnsupportedError
 from bayrace.nn.program.operations import GeometryBack
 from bayrace.nn.program.tape import Value
 from bayrace.nn.tables import inside_transforms
@@ -37,15 +39,15 @@ class Results(NamedTuple):
     virial: Tensor  # eV, (S, 3, 3), by a symmetric strain
 
 
-Plain = Callable[[Params, GraphBatch], Results]
-"""The same by PyTorch, differentiable in the parameters to any order."""
+Readouts = Callable[[Params, GraphBatch], tuple[list[Readout], Tensor | None]]
+"""What every layer says and the repulsion, by PyTorch."""
 
 
 class CompiledRace:
     """Programs of a network, written when they are first asked for."""
 
-    def __init__(self, spec: RaceSpec, kernel: Kernel, plain: Plain) -> None:
-        self.spec, self.kernel, self.plain = spec, kernel, plain
+    def __init__(self, spec: RaceSpec, kernel: Kernel, readouts: Readouts) -> None:
+        self.spec, self.kernel, self._readouts = spec, kernel, readouts
         self._known = supported(spec)
         self._programs: dict[tuple[torch.dtype, bool, bool], _Written | None] = {}
 
@@ -65,7 +67,7 @@ class CompiledRace:
             return written.evaluate(params, batch).results
         names = tuple(written.params)
         given = (params[name] for name in names)
-        return Results(*_Evaluate.apply(self, written, batch, names, *given))
+        return Results(*_evaluate(self, written, batch, names, *given))
 
     def program(self, dtype: torch.dtype, *, folded: bool, learning: bool) -> _Written | None:
         """The program for parameters of this kind, built now if need be."""
@@ -73,9 +75,25 @@ class CompiledRace:
         if key not in self._programs:
             try:
                 self._programs[key] = _written(self.spec, *key)
-            except (CompilerError, Unsupported):
+            except (CompilerError, UnsupportedError):
                 self._programs[key] = None
         return self._programs[key]
+
+    def by_torch(self, params: Params, batch: GraphBatch) -> Results:
+        """The same by PyTorch, differentiable in the parameters to any order."""
+        positions = batch.positions.detach().requires_grad_()
+        strain = torch.zeros_like(batch.cell, requires_grad=True)
+        moved = strained(replace(batch, positions=positions), strain)
+        readouts, repulsion = self._readouts(params, moved)
+        numbers = torch.stack([each.numbers for each in readouts]).sum(0)
+        energy = numbers[:, 0].sum() * self.spec.scale
+        if repulsion is None:
+            repulsion = numbers.new_zeros(batch.atoms)
+        gradient, virial = torch.autograd.grad(
+            energy + repulsion.sum(), (positions, strain), create_graph=True, materialize_grads=True
+        )
+        hidden = torch.cat([each.hidden for each in readouts], dim=-1) * hidden_factor(self.spec)
+        return Results(numbers, hidden, repulsion.detach(), gradient, virial)
 
     def _takes(self, like: Tensor, batch: GraphBatch) -> bool:
         plain = chosen_kernel(self.kernel) == "plain"
@@ -132,7 +150,7 @@ class _Written:
 
     def reverse(self, run: _Run, cotangents: Iterable[Tensor]) -> dict[str, Tensor]:
         """Gradients of the parameters by name; run the second part."""
-        sizes = [value.rows * value.width for value in self.gradients.values()]  # type: ignore
+        sizes = [value.numbers for value in self.gradients.values()]
         flat = run.results.numbers.new_empty(sum(sizes))
         parts = torch.split(flat, sizes)
         held = [each.contiguous() for each in cotangents]
@@ -182,7 +200,7 @@ def _written(spec: RaceSpec, dtype: torch.dtype, folded: bool, learning: bool) -
 
     Raises:
         CompilerError: there is no compiler.
-        Unsupported: its channels do not fill vectors.
+        UnsupportedError: its channels do not fill vectors.
     """
     writer = Writer(spec, folded)
     where, tape = writer.write(), writer.tape
@@ -221,7 +239,7 @@ class _Evaluate(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         numbers, hidden, _, gradient, virial = cotangents
         params = dict(zip(ctx.names, ctx.saved_tensors, strict=True))
-        several = inside_transforms()  # is_grads_batched
+        several = any(_has_rows(value) for value in cotangents)  # is_grads_batched
         if torch.is_grad_enabled() or hidden is not None or several:
             return None, None, None, None, *_by_torch(ctx, params, cotangents)
         results = ctx.run.results
@@ -240,21 +258,34 @@ class _Evaluate(torch.autograd.Function):
         )
 
 
+def _has_rows(value: Tensor | None) -> bool:
+    functorch = torch._C._functorch
+    if value is None:
+        return False
+    return functorch.is_batchedtensor(value) or functorch.is_legacy_batchedtensor(value)
+
+
+_evaluate: Any = _Evaluate.apply
+
+
 def _by_torch(ctx: Any, params: Params, cotangents: tuple[Tensor | None, ...]) -> Any:
     """The same gradients by PyTorch, which can differentiate them again."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         leaves = params if again else {k: v.detach().requires_grad_() for k, v in params.items()}
-        results = ctx.race.plain(leaves, ctx.batch)
+        results = ctx.race.by_torch(leaves, ctx.batch)
         pairs = [
             (value, cotangent)
             for value, cotangent in zip(results, cotangents, strict=True)
             if cotangent is not None
         ]
-        return torch.autograd.grad(
+        wanted = {name: value for name, value in leaves.items() if value.requires_grad}
+        found = torch.autograd.grad(
             [value for value, _ in pairs],
-            list(leaves.values()),
+            list(wanted.values()),
             [cotangent for _, cotangent in pairs],
             create_graph=again,
             allow_unused=True,
         )
+    named = dict(zip(wanted, found, strict=True))
+    return [named.get(name) for name in leaves]

@@ -8,9 +8,8 @@ M_vw(Z) = Σ_u W_uvw a¹_u(Z) / √(U V), built once per step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -19,14 +18,13 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Derivatives, Heads, Params
-from bayrace.models.derivatives import strained
 from bayrace.models.noise import NoiseSpec
-from bayrace.models.race.compiled import CompiledRace, Results
+from bayrace.models.race.compiled import CompiledRace
 from bayrace.models.race.geometry import Geometry, geometry_of
 from bayrace.models.race.layout import LayerLayout, parameter_shapes, race_layout
-from bayrace.models.race.maps import join, layer_maps, select, split
+from bayrace.models.race.maps import flat, join, layer_maps, scoped, select, split
 from bayrace.models.race.radial import TABLE, Radial
-from bayrace.models.race.readout import Readout, heads_from, heads_of, hidden_factor, readout
+from bayrace.models.race.readout import Readout, heads_from, heads_of, readout
 from bayrace.models.race.short_range import short_range
 from bayrace.models.race.spec import RaceSpec
 from bayrace.nn import convolution, mixing, products, splines
@@ -62,7 +60,7 @@ class Race:
         self.maps = {layer.name: layer_maps(spec, layer) for layer in self.layout}
         self.radial = Radial(spec, kernel)
         self.shapes = parameter_shapes(spec, self.layout)
-        self.compiled = CompiledRace(spec, kernel, self._by_torch)
+        self.compiled = CompiledRace(spec, kernel, self._readouts)
 
     @property
     def cutoff(self) -> float:
@@ -131,26 +129,10 @@ class Race:
         features: Tensor | None = None
         readouts: list[Readout] = []
         for layer in self.layout:
-            own = _scoped(params, layer.name)
+            own = scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
             readouts.append(readout(self.spec.noise, layer, own, features))
         return readouts, close.energy
-
-    def _by_torch(self, params: Params, batch: GraphBatch) -> Results:
-        """What the compiled network gives, for gradients of higher order."""
-        positions = batch.positions.detach().requires_grad_()
-        strain = torch.zeros_like(batch.cell, requires_grad=True)
-        moved = strained(replace(batch, positions=positions), strain)
-        readouts, repulsion = self._readouts(params, moved)
-        numbers = torch.stack([each.numbers for each in readouts]).sum(0)
-        energy = numbers[:, 0].sum() * self.spec.scale
-        if repulsion is None:
-            repulsion = numbers.new_zeros(batch.atoms)
-        gradient, virial = torch.autograd.grad(
-            energy + repulsion.sum(), (positions, strain), create_graph=True, materialize_grads=True
-        )
-        hidden = torch.cat([each.hidden for each in readouts], dim=-1) * hidden_factor(self.spec)
-        return Results(numbers, hidden, repulsion.detach(), gradient, virial)
 
     def derivatives(self, params: Params, batch: GraphBatch) -> Derivatives | None:
         """Energies, heads and their first derivatives in one go; None where they must be taken.
@@ -217,7 +199,7 @@ class Race:
         one_body = linear(params["embedding"], params["one_body"])
         folded = {name: value for name, value in params.items() if not _is_folded(name)}
         for layer in self.layout:
-            own = _scoped(params, layer.name)
+            own = scoped(params, layer.name)
             folded[f"{layer.name}.update"] = self._folded_update(layer, own, one_body)
             if self.spec.radial_knots:
                 folded[f"{layer.name}.{TABLE}"] = self.radial.table(own)
@@ -251,7 +233,7 @@ class Race:
         if features is None:
             lifted = linear(embedding, own["up.0e"]).flatten(0, -2)[batch.species]
         else:
-            lifted = self._mix_alike(maps.up, features, _flat(own, "up", layer.inputs))
+            lifted = self._mix_alike(maps.up, features, flat(own, "up", layer.inputs))
         messages = self._messages(layer, own, lifted, geometry, batch)
         updated = self._update(layer, own, messages, one_body, batch)
         if features is None:
@@ -282,7 +264,7 @@ class Race:
         if "update" in own:
             update = own["update"].flatten(0, -2)
             return mix(maps.folded, messages, update, counts, kernel=self.kernel)
-        down = self._mix_alike(maps.down, messages, _flat(own, "down", layer.convolved))
+        down = self._mix_alike(maps.down, messages, flat(own, "down", layer.convolved))
         products = [one_body @ own[f"product.{irrep}"].flatten(1) for irrep in layer.convolved]
         return mix(maps.species, down, torch.cat(products, dim=-1), counts, kernel=self.kernel)
 
@@ -338,7 +320,7 @@ class Race:
             present = [irrep for irrep in product.outputs if product.couplings(irrep)]
             contract = self.maps[layer.name].contract
             assert contract is not None
-            kept = kept + self._mix_alike(contract, coupled, _flat(own, "contract", present))
+            kept = kept + self._mix_alike(contract, coupled, flat(own, "contract", present))
         if not self.spec.gate or layer.last:
             return kept
         views = split(kept, layer.outputs)
@@ -351,23 +333,9 @@ class Race:
         return join(gated)
 
 
-def _flat(own: Mapping[str, Tensor], name: str, irreps: Iterable[Irrep]) -> Tensor:
-    """The matrices of a map one after another, (1, Σ K · C), or (M, Σ K · C) of members."""
-    flat = torch.cat([own[f"{name}.{irrep}"].flatten(-2) for irrep in irreps], dim=-1)
-    return flat.reshape(-1, flat.shape[-1])
-
-
 def _is_folded(name: str) -> bool:
     """Whether `Race.fold` replaces this parameter."""
     return any(part in name for part in (".down.", ".product."))
-
-
-def _scoped(params: Params, name: str) -> dict[str, Tensor]:
-    """Parameters of one layer under their own names."""
-    prefix = f"{name}."
-    return {
-        key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)
-    }
 
 
 def _gain(name: str) -> float:

@@ -87,6 +87,7 @@ class Radial:
         )
 
     def basis_at_knots(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """What the radial network reads at the knots, (knots + 1, basis)."""
         knots = torch.linspace(0, self.spec.cutoff, self.spec.radial_knots + 1, dtype=torch.float64)
         knots[0] = knots[1] * 1e-6  # the limit of sin(nπx)/x
         return self._basis(knots).to(dtype=dtype, device=device)

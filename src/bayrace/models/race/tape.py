@@ -27,15 +27,13 @@ from bayrace.nn.program.maps import Matrices, mix, pick, silu, spread
 from bayrace.nn.program.operations import (
     Geometry,
     Graph,
-    Readout,
-    ReadoutSizes,
     Splines,
     geometry,
-    read,
     send,
     square,
 )
-from bayrace.nn.program.tape import Step, Tape, Value
+from bayrace.nn.program.readouts import Readout, ReadoutSizes, read
+from bayrace.nn.program.tape import Tape, Value
 from bayrace.nn.splines import coefficients
 
 
@@ -93,8 +91,7 @@ class Writer:
 
     def linear(self, x: Value, weight: Value, before: int, *, scale: float | None = None) -> Value:
         """`bayrace.nn.linear.linear` for a fixed number of rows."""
-        assert isinstance(weight.rows, int)
-        after = weight.rows * weight.width // before
+        after = weight.numbers // before
         factor = 1 / math.sqrt(before) if scale is None else scale
         mixing = Mixing((Block(1, before, after, factor),))
         return mix(self.tape, Matrices(mixing, (weight,), 1, self._rows(x)), x)

@@ -1,1 +1,1 @@
-"""Networks as programs: all steps of an evaluation, and of its derivatives, in one compiled call."""
+"""Networks as programs: an evaluation, and its derivatives, in one compiled call each."""

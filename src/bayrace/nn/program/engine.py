@@ -34,7 +34,7 @@ _SETTING = {"send", "send_tangent", "geometry", "geometry_back", "geometry_tange
 _ALIGN = 16  # numbers: a line of the cache in single precision
 
 
-class Unsupported(ValueError):
+class UnsupportedError(ValueError):
     """A network whose channels do not fill vectors."""
 
 
@@ -68,7 +68,9 @@ class Program:
         self._kept: list[Any] = []  # what C holds addresses of
         self._places: dict[Value, int] = dict(self.given)
         self._constants: list[tuple[int, int]] = []
-        kernels = _load({step.source for part in parts for step in part}, _lanes(parts, dtype), dtype)
+        kernels = _load(
+            {step.source for part in parts for step in part}, _lanes(parts, dtype), dtype
+        )
         self._perform = kernels[_STEPS].perform
         self._perform.restype = None
         self._perform.argtypes = [ctypes.c_long, *[ctypes.c_void_p] * 3]
@@ -169,7 +171,7 @@ def _lanes(parts: Sequence[Sequence[Step]], dtype: torch.dtype) -> int:
 def _vector(channels: int, dtype: torch.dtype) -> int:
     lanes = lanes_for(channels, dtype)
     if channels % lanes:
-        raise Unsupported(f"{channels} channels are no multiple of {lanes}")
+        raise UnsupportedError(f"{channels} channels are no multiple of {lanes}")
     return lanes
 
 
@@ -234,7 +236,11 @@ def _memories(parts: Sequence[Sequence[Step]], given: set[Value]) -> list[_Memor
     elsewhere = set(given)
     for index, part in enumerate(parts):
         later = {
-            value for other in parts[index + 1 :] for step in other for value in step.inputs if value
+            value
+            for other in parts[index + 1 :]
+            for step in other
+            for value in step.inputs
+            if value
         }
         last: dict[Value, int] = {}
         for place, step in enumerate(part):
@@ -256,7 +262,7 @@ def _memories(parts: Sequence[Sequence[Step]], given: set[Value]) -> list[_Memor
 
 
 def _take(slots: list[Value], free: list[int], value: Value) -> int:
-    """A free slot with as many rows: the narrowest that is wide enough, else the widest, widened."""
+    """A free slot with as many rows: the narrowest that suffices, else the widest, widened."""
     alike = [slot for slot in free if slots[slot].rows == value.rows]
     enough = [slot for slot in alike if slots[slot].width >= value.width]
     if enough:

@@ -30,7 +30,7 @@ class Matrices:
         return tuple(value for value in self.values if value is not None)
 
     def places(self) -> list[tuple[int, int]]:
-        """Of each block: where its first matrix starts, and how far it is to that of the next kind."""
+        """Of each block: where its first matrix starts, and how far it is to the next one."""
         sizes = [block.before * block.after for block in self.mixing.blocks]
         if not self.together:
             return [(0, size) for size in sizes]
@@ -91,10 +91,11 @@ def _fields(weights: Matrices, *, turned: bool = False) -> list[int | float]:
     fields: list[int | float] = []
     start_x = start_y = 0
     for block, place in zip(weights.mixing.blocks, weights.places(), strict=True):
-        sizes = [block.before, block.after, start_x, start_y]
+        sizes, where = [block.before, block.after, start_x, start_y], place
         if turned:
-            sizes, place = [block.after, block.before, start_y, start_x], (0, block.before * block.after)
-        fields += [block.dim, *sizes, float(block.scale), *place]
+            sizes = [block.after, block.before, start_y, start_x]
+            where = (0, block.before * block.after)
+        fields += [block.dim, *sizes, float(block.scale), *where]
         start_x += block.dim * block.before
         start_y += block.dim * block.after
     return fields
@@ -137,7 +138,7 @@ class Spread:
 
     def reverse(self, tape: Tape) -> None:
         """Sums over the atoms of an element."""
-        own = (self.x.width, self.y.width, self.x.rows)
+        own = (self.x.width, self.y.width, self.x.numbers // self.x.width)
         into = (tape.gradient(self.x),)
         tape.steps.append(Step(STEPS, "gather", own, (self.kinds, tape.gradient(self.y)), into))
 
@@ -201,17 +202,12 @@ class Silu:
 
     def reverse(self, tape: Tape) -> None:
         """Times the derivative."""
-        own, g, gx = _count(self.x), tape.gradient(self.y), tape.gradient(self.x)
+        own, g, gx = (self.x.numbers,), tape.gradient(self.y), tape.gradient(self.x)
         tape.steps.append(Step(STEPS, "silu_back", own, (self.x, g), (gx,)))
 
 
 def silu(tape: Tape, x: Value) -> Value:
     """Of a fixed number of rows."""
     y = Value(x.rows, x.width)
-    tape.record(Silu(x, y), Step(STEPS, "silu", _count(x), (x,), (y,)))
+    tape.record(Silu(x, y), Step(STEPS, "silu", (x.numbers,), (x,), (y,)))
     return y
-
-
-def _count(x: Value) -> tuple[int]:
-    assert isinstance(x.rows, int)
-    return (x.rows * x.width,)

@@ -73,9 +73,7 @@ def _reverse(block: Block, *, fixed: bool) -> str:
             value = f"{dot('t', 'a', block.out_of(m1))} + {dot('u', 'b', block.out_of(m1))}"
             lines.append(f"AT(gx + {block.source + m1} * channels) += {value};")
     moved = "" if fixed else load_rows("d", "vx_of[side]", block.source, block.source_dim)
-    others = " ".join(
-        f"vec h{m3} = AT(h + {row} * channels);" for m3, row in enumerate(block.rows)
-    )
+    others = " ".join(f"vec h{m3} = AT(h + {row} * channels);" for m3, row in enumerate(block.rows))
     return f"""{{ vec w = AT(r_of + {block.index} * channels + c), gw = {{0}};
   vec v = AT(vr_of + {block.index} * channels + c), gv = {{0}};
   for (int side = 0; side < 2; side++) {{
@@ -85,4 +83,5 @@ def _reverse(block: Block, *, fixed: bool) -> str:
     {gather_rows(block)} {others}
     {" ".join(lines)}
   }}
-  AT(gr_of + {block.index} * channels + c) = gw; AT(gv_of + {block.index} * channels + c) = gv; }}"""
+  AT(gr_of + {block.index} * channels + c) = gw;
+  AT(gv_of + {block.index} * channels + c) = gv; }}"""

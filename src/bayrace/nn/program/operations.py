@@ -1,4 +1,4 @@
-"""Geometry, messages, products and readouts as operations on a tape.
+"""Geometry, messages and products as operations on a tape.
 
 Each has a reverse by positions and one by parameters. The latter also takes what the former left
 behind: gradients by parameters of gradients by positions.
@@ -6,7 +6,7 @@ behind: gradients by parameters of gradients by positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from bayrace.nn.contraction import SelfProduct
@@ -259,9 +259,10 @@ class Transposed:
 
 
 def square(tape: Tape, product: SelfProduct, x: Value) -> Value:
-    """Products (atoms, product.rows · channels) of features (atoms, product.input_dim · channels)."""
+    """All products (atoms, product.rows · channels) of features."""
     channels = x.width // product.input_dim
-    source, out = Source("products.c", product.key, channels), Value("atoms", product.rows * channels)
+    source = Source("products.c", product.key, channels)
+    out = Value("atoms", product.rows * channels)
     tape.record(Square(source, x, out), Step(source, "square", (), (x,), (out,)))
     return out
 
@@ -269,108 +270,3 @@ def square(tape: Tape, product: SelfProduct, x: Value) -> Value:
 def _transposed(tape: Tape, source: Source, g: Value, x: Value, out: Value) -> None:
     step = Step(source, "transposed", (), (g, x), (out,))
     tape.record(Transposed(source, g, x, out), step)
-
-
-_READOUT = Source("readout.c")
-
-
-@dataclass(frozen=True)
-class ReadoutSizes:
-    """What readout.c must know; the energy's derivative by the first number is its `slope`."""
-
-    hidden: int
-    scalars: int
-    quadrupoles: int
-    numbers: int
-    place: int  # of the kept hidden numbers
-    kept: int
-    factor: float
-    slope: float
-
-    @property
-    def own(self) -> tuple[int | float, ...]:
-        """In the order of the C source."""
-        return (
-            self.hidden,
-            self.scalars,
-            self.quadrupoles,
-            self.numbers,
-            self.place,
-            self.kept,
-            float(self.factor),
-            float(self.slope),
-        )
-
-
-@dataclass(eq=False)
-class Readout:
-    """Numbers of a layer, added to those of the others."""
-
-    sizes: ReadoutSizes
-    pre: Value
-    scalars: Value
-    channels: Value | None
-    gating: Value | None
-    numbers: Value
-    kept: Value
-    sigmoids: Value = field(init=False)
-    moved: Value | None = None  # gradient of what the reverse by positions gave
-
-    def __post_init__(self) -> None:
-        self.sigmoids = Value("atoms", self.sizes.hidden)
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """What comes before the activation, gated channels, and weights."""
-        every = (self.pre, self.scalars, self.channels, self.gating)
-        return tuple(value for value in every if value is not None)
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        """Energy and heads."""
-        return (self.numbers,)
-
-    def reverse(self, tape: Tape) -> None:
-        """By positions, of the energy alone; by parameters, of all numbers."""
-        if not tape.learning:
-            operation = ReadoutBack(self, tape.gradient(self.pre))
-            inputs = (self.pre, self.sigmoids, self.scalars)
-            step = Step(_READOUT, "readout_back", self.sizes.own, inputs, operation.outputs)
-            tape.record(operation, step)
-            return
-        given = (self.scalars, self.channels, self.gating)
-        inputs = (self.pre, self.sigmoids, *given, tape.gradient(self.numbers), self.moved)
-        into = tuple(
-            None if value is None else tape.gradient(value)
-            for value in (self.pre, self.scalars, self.channels, self.gating)
-        )
-        tape.steps.append(Step(_READOUT, "readout_reverse", self.sizes.own, inputs, into))
-
-
-@dataclass(frozen=True, eq=False)
-class ReadoutBack:
-    """The reverse of `Readout` by positions."""
-
-    readout: Readout
-    out: Value
-
-    @property
-    def inputs(self) -> tuple[Value, ...]:
-        """What comes before the activation, and the weights of the energy."""
-        return self.readout.pre, self.readout.scalars
-
-    @property
-    def outputs(self) -> tuple[Value, ...]:
-        """The gradient of the former."""
-        return (self.out,)
-
-    def reverse(self, tape: Tape) -> None:
-        """It waits for the reverse of `Readout`."""
-        self.readout.moved = tape.gradient(self.out)
-
-
-def read(tape: Tape, readout: Readout) -> None:
-    """Write down a readout."""
-    inputs = (readout.pre, readout.scalars, readout.channels, readout.gating)
-    outputs = (readout.numbers, readout.kept, readout.sigmoids)
-    tape.record(readout, Step(_READOUT, "readout", readout.sizes.own, inputs, outputs))

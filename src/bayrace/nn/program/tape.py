@@ -28,6 +28,12 @@ class Value:
     width: int
     constant: NDArray[np.float64] | NDArray[np.int64] | None = None
 
+    @property
+    def numbers(self) -> int:
+        """How many there are, where the rows are a number."""
+        assert isinstance(self.rows, int)
+        return self.rows * self.width
+
 
 @dataclass(frozen=True)
 class Source:
