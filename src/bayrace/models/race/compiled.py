@@ -64,7 +64,7 @@ class CompiledRace:
         if written is None:
             return None
         if not learning:
-            return written.evaluate(params, batch).results
+            return written.evaluate(params, batch)[0]
         names = tuple(written.params)
         given = (params[name] for name in names)
         return Results(*_evaluate(self, written, batch, names, *given))
@@ -112,9 +112,8 @@ class CompiledRace:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """One evaluation: results, and what its reverse needs."""
+    """What the reverse of an evaluation needs; not its results, which hold on to this."""
 
-    results: Results
     table: Integers
     sizes: Sizes
     held: tuple[Any, ...]  # arrays whose addresses are in the table
@@ -131,13 +130,12 @@ class _Written:
     cotangents: tuple[Value, ...]  # of numbers, gradient and virial
     gradients: Mapping[str, Value]  # of the parameters
 
-    def evaluate(self, params: Params, batch: GraphBatch) -> _Run:
+    def evaluate(self, params: Params, batch: GraphBatch) -> tuple[Results, _Run]:
         """Run the first part."""
         given = {self.params[name]: params[name].detach().contiguous() for name in self.params}
         given |= self._graph(batch)
         results = _empty(self.results, batch, batch.positions)
-        given |= dict(zip(self.results, results, strict=True))
-        table = self.program.table(given)
+        table = self.program.table(given | dict(zip(self.results, results, strict=True)))
         sizes = Sizes(
             threads=torch.get_num_threads(),
             atoms=batch.atoms,
@@ -146,12 +144,12 @@ class _Written:
             structures=batch.structures,
         )
         memory = self.program.run(0, table, sizes)
-        return _Run(Results(*results), table, sizes, (given, memory))
+        return Results(*results), _Run(table, sizes, (given, memory))
 
     def reverse(self, run: _Run, cotangents: Iterable[Tensor]) -> dict[str, Tensor]:
         """Gradients of the parameters by name; run the second part."""
         sizes = [value.numbers for value in self.gradients.values()]
-        flat = run.results.numbers.new_empty(sum(sizes))
+        flat = torch.empty(sum(sizes), dtype=self.program.dtype)
         parts = torch.split(flat, sizes)
         held = [each.contiguous() for each in cotangents]
         table = run.table.copy()
@@ -228,12 +226,12 @@ class _Evaluate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, race: Any, written: Any, batch: Any, names: Any, *params: Tensor) -> Any:
-        ctx.run = written.evaluate(dict(zip(names, params, strict=True)), batch)
+        results, ctx.run = written.evaluate(dict(zip(names, params, strict=True)), batch)
         ctx.race, ctx.written, ctx.batch, ctx.names = race, written, batch, names
         ctx.save_for_backward(*params)
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(ctx.run.results.repulsion)
-        return tuple(ctx.run.results)
+        ctx.mark_non_differentiable(results.repulsion)
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
@@ -242,15 +240,12 @@ class _Evaluate(torch.autograd.Function):
         several = any(_has_rows(value) for value in cotangents)  # is_grads_batched
         if torch.is_grad_enabled() or hidden is not None or several:
             return None, None, None, None, *_by_torch(ctx, params, cotangents)
-        results = ctx.run.results
-        known = (
-            torch.zeros_like(like) if value is None else value
-            for value, like in (
-                (numbers, results.numbers),
-                (gradient, results.gradient),
-                (virial, results.virial),
-            )
-        )
+        batch, width = ctx.batch, ctx.written.results[0].width
+        shapes = ((batch.atoms, width), (batch.atoms, 3), (batch.structures, 3, 3))
+        known = [
+            batch.positions.new_zeros(shape) if value is None else value
+            for value, shape in zip((numbers, gradient, virial), shapes, strict=True)
+        ]
         found = ctx.written.reverse(ctx.run, known)
         return (
             *(None,) * 4,

@@ -26,6 +26,7 @@ from bayrace.nn.kernels import DTYPES, lanes_for
 from bayrace.nn.plan import parse_plan
 from bayrace.nn.products import written_out
 from bayrace.nn.program import messages
+from bayrace.nn.program.memory import Block, Pool
 from bayrace.nn.program.tape import Source, Step, Value
 
 Integers = NDArray[np.int64]
@@ -76,7 +77,7 @@ class Program:
         self._perform.argtypes = [ctypes.c_long, *[ctypes.c_void_p] * 3]
         written: set[Value] = set()
         self._parts = [self._encoded(part, kernels, written) for part in parts]
-        self._memory = _memories(parts, set(given))
+        self._memory, self._pool = _memories(parts, set(given)), Pool()
         self._widths = [
             np.array([_row(slot) for slot in memory.slots], dtype=np.int64).reshape(-1, 4)
             for memory in self._memory
@@ -98,16 +99,15 @@ class Program:
             table[self.given[value]] = tensor.data_ptr()
         return table
 
-    def run(self, part: int, table: Integers, sizes: Sizes) -> Tensor:
+    def run(self, part: int, table: Integers, sizes: Sizes) -> Block:
         """Run a part; what it leaves for the next one lives in the returned memory."""
         counts = np.array([sizes.atoms, sizes.pairs, sizes.structures, 1], dtype=np.int64)
         numbers = -(-(self._widths[part] @ counts) // _ALIGN) * _ALIGN
         ends = np.cumsum(numbers)
         total = int(ends[-1]) if len(ends) else 0
-        memory = torch.empty(total + _ALIGN, dtype=self.dtype)
-        start = -(-memory.data_ptr() // 64) * 64
+        memory = self._pool.take(total * self.dtype.itemsize)
         places, slots = self._where[part]
-        table[places] = start + ((ends - numbers) * self.dtype.itemsize)[slots]
+        table[places] = memory.address + ((ends - numbers) * self.dtype.itemsize)[slots]
         steps, code = self._parts[part]
         run = (ctypes.c_long * 5)(*sizes.numbers())
         self._perform(steps, code.ctypes.data, run, table.ctypes.data)
@@ -162,8 +162,8 @@ def _lanes(parts: Sequence[Sequence[Step]], dtype: torch.dtype) -> int:
     together = 0
     for part in parts:
         for step in part:
-            if step.source == _STEPS and step.name in ("mix", "outer"):
-                for column in step.own[6::8]:
+            if step.source == _STEPS and step.name in ("mix", "outer", "mix_few"):
+                for column in step.own[5 if step.name == "mix_few" else 6 :: 8]:
                     together |= int(column)
     return _vector(together, dtype)
 

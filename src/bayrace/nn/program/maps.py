@@ -76,17 +76,20 @@ def mix(
     mixing = weights.mixing
     after = mixing.before if turned else mixing.after
     y = Value(x.rows, after) if y is None else y
-    matrices = _turned(tape, weights) if turned else weights.values
-    own = (weights.kinds, len(matrices), x.width, after, *_fields(weights, turned=turned))
-    step = Step(STEPS, "mix", own, (weights.offsets, x, *matrices), (y,))
+    few = turned and isinstance(x.rows, int)  # not worth a transposed matrix
+    matrices = _turned(tape, weights) if turned and not few else weights.values
+    fields = _fields(weights, turned=turned, alone=not few)
+    own = (weights.kinds, len(matrices), x.width, after, *fields)
+    name = "mix_few" if few else "mix"
+    step = Step(STEPS, name, own, (weights.offsets, x, *matrices), (y,))
     tape.record(Mix(x, weights, turned, y), step)
     return y
 
 
-def _fields(weights: Matrices, *, turned: bool = False) -> list[int | float]:
+def _fields(weights: Matrices, *, turned: bool = False, alone: bool = True) -> list[int | float]:
     """Of every block: components, numbers before and after, where they start, the factor, places.
 
-    Turned matrices stand alone.
+    Turned matrices stand `alone`.
     """
     fields: list[int | float] = []
     start_x = start_y = 0
@@ -94,7 +97,7 @@ def _fields(weights: Matrices, *, turned: bool = False) -> list[int | float]:
         sizes, where = [block.before, block.after, start_x, start_y], place
         if turned:
             sizes = [block.after, block.before, start_y, start_x]
-            where = (0, block.before * block.after)
+            where = (0, block.before * block.after) if alone else place
         fields += [block.dim, *sizes, float(block.scale), *where]
         start_x += block.dim * block.before
         start_y += block.dim * block.after
@@ -138,6 +141,8 @@ class Spread:
 
     def reverse(self, tape: Tape) -> None:
         """Sums over the atoms of an element."""
+        if self.x not in tape.active:
+            return
         own = (self.x.width, self.y.width, self.x.numbers // self.x.width)
         into = (tape.gradient(self.x),)
         tape.steps.append(Step(STEPS, "gather", own, (self.kinds, tape.gradient(self.y)), into))

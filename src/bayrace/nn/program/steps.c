@@ -119,6 +119,31 @@ STEP(mix) {
     }
 }
 
+/* y = x w^T for a few rows, with w (c, k) as it is. own and arrays as for `mix`. */
+STEP(mix_few) {
+  const long add = own[0] & 1, kinds = own[1], count = own[2], x_width = own[3], y_width = own[4];
+  const long *offsets = arrays[0];
+  for (long s = 0; s < kinds; s++)
+    for (long i = 0; i < count; i++) {
+      block b;
+      memcpy(&b, own + 5 + FIELDS * i, sizeof b);
+      const real *matrix = (const real *)arrays[2 + i] + b.w_start + s * b.w_stride;
+      for (long row = offsets[s] * b.dim; row < offsets[s + 1] * b.dim; row++) {
+        const long n = row / b.dim, m = row % b.dim;
+        const real *x = (const real *)arrays[1] + n * x_width + b.x_start + m * b.k;
+        real *y = (real *)arrays[2 + count] + n * y_width + b.y_start + m * b.c;
+        for (long c = 0; c < b.c; c++) {
+          vec sums = {0};
+          for (long k = 0; k < b.k; k += LANES) sums += AT(x + k) * AT(matrix + c * b.k + k);
+          real sum = 0;
+          for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
+          sum *= (real)number(b.scale);
+          y[c] = add ? y[c] + sum : sum;
+        }
+      }
+    }
+}
+
 /* The gradient of the matrices: w[k, c] = scale * sum over the rows of a block of x[k] y[c].
    own: adds, kinds, blocks, widths, blocks; arrays: as for `mix`, but y before the matrices. */
 STEP(outer) {
