@@ -11,7 +11,7 @@ import mmap
 from threading import Lock
 
 _PAGE = 2**21  # bytes of a large page
-_LARGEST = 2**28  # bytes of a block that is worth keeping
+_LARGEST = 2**30  # bytes of a block that is worth keeping
 _KEPT = 4  # blocks
 
 
