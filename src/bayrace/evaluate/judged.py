@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.calibrate.seen import overlap
 from bayrace.core.prediction import Shape
+from bayrace.core.target import ENERGY, Target
 from bayrace.data.read import Frame
 from bayrace.evaluate.evaluation import Compared, Evaluation, evaluate
 from bayrace.potential.potential import Potential
@@ -93,6 +94,7 @@ class Judged:
     force_std: Array  # (N,) eV/Å, root mean square over directions
     seen: Mapping[str, int]  # structures the potential was made with, by what they were for
     scores: Mapping[str, Array]  # (S,) by name: large for unknown structures; none of only zeros
+    target: Target = ENERGY  # that `energy` holds, in its unit
 
     @property
     def atoms(self) -> Integers:
@@ -181,6 +183,7 @@ def judge(
         force_std=np.sqrt(np.mean(evaluation.forces.std**2, axis=1)),
         seen=seen or {},
         scores={name: score for name, score in evaluation.scores().items() if score.any()},
+        target=evaluation.target,
     )
 
 
