@@ -24,7 +24,10 @@ _QUANTITIES = (
     ("forces", "forces", "meV/Å", 1000.0),
     ("stress", "stress", "meV/Å³", 1000.0),
 )
-CAPTION = "predicted σ: root mean square; it equals the RMSE where the uncertainty is right"
+CAPTION = (
+    "predicted σ: root mean square; it equals the RMSE where the uncertainty is right; "
+    "–: not modelled"
+)
 QUALITY_COLUMNS = (
     "quantity",
     "CE",
