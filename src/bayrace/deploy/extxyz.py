@@ -118,6 +118,10 @@ def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> 
 def _with_property(atoms: Atoms, prediction: Prediction, place: int, target: Target) -> Atoms:
     """The structure with a property and its σ; a label in their place is kept as REF_…"""
     name = target.name
+    for key, value in dict(getattr(atoms.calc, "results", {})).items():  # ASE moved labels there
+        kept = atoms.arrays if np.shape(value)[:1] == (len(atoms),) else atoms.info
+        kept.setdefault(f"REF_{key}", value)
+    atoms.calc = None
     if name in atoms.info:
         atoms.info.setdefault(f"REF_{name}", atoms.info[name])
     atoms.info |= {name: float(prediction.energy.mean[place]), f"{name}_unit": target.unit}

@@ -10,6 +10,7 @@ import torch
 
 from bayrace.core.outputs import Heads
 from bayrace.core.target import POOLINGS, Target
+from bayrace.data.batch import repeated
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.models.derivatives import evaluate
 from bayrace.models.noise import NO_NOISE, NoiseSpec, energy_variance
@@ -124,6 +125,19 @@ def test_features_are_the_derivative_by_the_last_layer(pooling: str) -> None:
 
     expected = torch.func.jacrev(property_of)(weights)
     torch.testing.assert_close(features, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_members_side_by_side(pooling: str) -> None:
+    target = Target("thing", "D", pooling)  # type: ignore[arg-type]
+    model = Race(small_spec(ELEMENTS, noise=NO_NOISE, target=target, radial_knots=16))
+    members = [model.fold(model.init(seed, dtype=torch.float64)) for seed in (1, 2)]
+    stacked = {name: torch.stack([each[name] for each in members]) for name in members[0]}
+    batch = graph_of(model, random_frame(ELEMENTS, 4, seed=1), random_frame(ELEMENTS, 6, seed=2))
+    together = model.energy(stacked, repeated(batch, 2)).energy
+    torch.testing.assert_close(
+        together, torch.cat([model.energy(m, batch).energy for m in members])
+    )
 
 
 def test_contributions_of_atoms_add_up_and_there_are_no_forces() -> None:
