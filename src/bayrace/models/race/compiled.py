@@ -70,8 +70,10 @@ class CompiledRace:
         return Results(*_evaluate(self, written, batch, names, *given))
 
     def program(self, dtype: torch.dtype, *, folded: bool, learning: bool) -> _Written | None:
-        """The program for parameters of this kind, built now if need be."""
+        """The program for parameters of this kind, built now if need be; None if there is none."""
         key = (dtype, folded, learning)
+        if not self._known or dtype not in DTYPES or chosen_kernel(self.kernel) == "plain":
+            return None
         if key not in self._programs:
             try:
                 self._programs[key] = _written(self.spec, *key)
@@ -96,13 +98,9 @@ class CompiledRace:
         return Results(numbers, hidden, repulsion.detach(), gradient, virial)
 
     def _takes(self, like: Tensor, batch: GraphBatch) -> bool:
-        plain = chosen_kernel(self.kernel) == "plain"
         here = like.device.type == "cpu" and batch.positions.device.type == "cpu"
         return (
-            self._known
-            and not plain
-            and here
-            and like.dtype in DTYPES
+            here
             and batch.positions.dtype == like.dtype
             and len(batch.species_counts) == len(self.spec.elements)
             and not inside_transforms()

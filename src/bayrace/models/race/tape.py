@@ -41,7 +41,8 @@ def supported(spec: RaceSpec) -> bool:
     """Whether this file knows all options of a network."""
     counts = set(parse_irreps(spec.hidden).values())
     plain = not (spec.gate or spec.pair_radial) and spec.activation == "identity"
-    return plain and spec.radial_knots > 0 and len(counts) == 1
+    energies = spec.target.is_energy and spec.target.pooling == "sum"
+    return plain and energies and spec.radial_knots > 0 and len(counts) == 1
 
 
 @dataclass(eq=False)
