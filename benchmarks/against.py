@@ -179,6 +179,7 @@ def _potential(data: Path, preset: str, elements: tuple[int, ...]) -> Any:
     config, kinds = _config(data, preset, 1), len(elements)
     statistics = SimpleNamespace(
         elements=elements,
+        frames=[SimpleNamespace(forces=True)],
         mean_neighbours=lambda: 20.0,
         force_rms=lambda: 1.0,
         atomic_shift=lambda: (0.0,) * kinds,
