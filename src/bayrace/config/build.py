@@ -8,9 +8,11 @@ from typing import Literal
 
 from bayrace.config.load import ConfigError
 from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
+from bayrace.config.target import TargetConfig
 from bayrace.core.protocols import Likelihood
 from bayrace.data.dataset import Dataset
 from bayrace.data.read import LabelKeys
+from bayrace.data.statistics import Statistics, target_statistics
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
 from bayrace.models.noise import Lambdas, NoiseSpec
@@ -36,14 +38,16 @@ _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
 }
 
 
-def label_keys(data: DataConfig) -> LabelKeys:
-    """Where the labels of the data files are."""
+def label_keys(data: DataConfig, target: TargetConfig | None = None) -> LabelKeys:
+    """Where the labels of the data files are; `target`: of another property than the energy."""
+    other = target is not None and target.name != "energy"
     return LabelKeys(
-        energy=data.energy_key,
+        energy=target.label_key if target and other else data.energy_key,
         forces=data.forces_key,
         stress=data.stress_key,
         virial=data.virial_key,
         config_type=data.config_type_key,
+        forces_too=not other,
     )
 
 
@@ -78,7 +82,8 @@ def likelihoods(loss: LossConfig, *, members: int = 0) -> Callable[[int], Likeli
 
 def race_spec(config: Config, train: Dataset) -> RaceSpec:
     """The network, with the statistics of the training set."""
-    model = config.model
+    model, target = config.model, config.target.build()
+    statistics = _statistics(config, train)
     measured = model.mean_neighbours == "auto"
     return RaceSpec(
         elements=train.elements,
@@ -99,10 +104,21 @@ def race_spec(config: Config, train: Dataset) -> RaceSpec:
         self_contraction=model.self_contraction,
         pair_radial=model.pair_radial,
         noise=noise_spec(config.loss, members=config.posterior.shallow.members),
-        scale=train.force_rms() if model.normalise else 1.0,
-        shift=train.atomic_shift() if model.normalise else (0.0,) * len(train.elements),
-        shortest=train.shortest_distances() if model.short_range else (),
+        scale=statistics.scale,
+        shift=statistics.shift,
+        shortest=train.shortest_distances() if model.short_range and target.is_energy else (),
+        target=target,
     )
+
+
+def _statistics(config: Config, train: Dataset) -> Statistics:
+    """Scale and shift of the network's numbers: of forces where there are some."""
+    if not config.model.normalise:
+        return Statistics(1.0, (0.0,) * len(train.elements))
+    if config.target.name == "energy" and any(frame.forces is not None for frame in train.frames):
+        return Statistics(train.force_rms(), train.atomic_shift())
+    found = target_statistics(train, config.target.build())
+    return found if config.target.name != "energy" else found._replace(shift=train.atomic_shift())
 
 
 def swag_options(config: Config) -> SwagOptions:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from bayrace.config.posteriors import named_kind, shallow_loss
+from bayrace.config.target import target_loss
 from bayrace.models.race.presets import PRESETS
 
 Preset = Literal["tiny", "small", "medium", "qm9", "psb3", "rmd17", "3bpa", "obn25"]
@@ -40,7 +41,7 @@ def fill_run(raw: Any) -> Any:
     model = raw.get("model", {})
     named = isinstance(model, Mapping)
     name = model.get("preset", DEFAULT_PRESET) if named else getattr(model, "preset", None)
-    filled = shallow_loss(raw)
+    filled = target_loss(shallow_loss(raw))
     for section in ("loss", "train"):
         given = filled.get(section, {})
         if isinstance(given, Mapping):

@@ -15,6 +15,7 @@ from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Valida
 from bayrace.config.posteriors import PosteriorConfig, named_kind
 from bayrace.config.presets import Preset, fill_model, fill_run
 from bayrace.config.section import Section
+from bayrace.config.target import TargetConfig, named_target
 from bayrace.train.monitors import Monitor
 
 
@@ -291,6 +292,9 @@ class Config(Section):
         default="runs/bayrace", min_length=1, description="Folder of the run; created."
     )
     data: DataConfig = Field(description="Which structures to learn from.")
+    target: Annotated[TargetConfig, BeforeValidator(named_target)] = Field(
+        default=TargetConfig(), description="What is learnt of a structure."
+    )
     model: ModelConfig = Field(default={}, validate_default=True, description="The network.")
     loss: LossConfig = Field(default=LossConfig(), description="What training minimises.")
     train: TrainConfig = Field(default=TrainConfig(), description="How it is minimised.")
@@ -304,6 +308,16 @@ class Config(Section):
     )
 
     _fill = model_validator(mode="before")(fill_run)
+
+    @model_validator(mode="after")
+    def _property_has_no_forces(self) -> Config:
+        loss, target = self.loss, self.target
+        if target.name != "energy" and (loss.kind == "nll_jef" or loss.forces or loss.stress):
+            raise ValueError(
+                f"target {target.name} has no forces: leave loss.forces and loss.stress out, and "
+                f"use loss.kind nll_e or mse, not {loss.kind}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _shallow_has_its_loss(self) -> Config:

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from bayrace.core.protocols import Model
+from bayrace.core.target import ENERGY, Target
 from bayrace.models.noise import NoiseSpec
 from bayrace.models.race.stored_spec import check_types
 from bayrace.nn.harmonics import MAX_DEGREE
-from bayrace.nn.irreps import QUADRUPOLE, SCALAR, parse_irreps
+from bayrace.nn.irreps import QUADRUPOLE, SCALAR, VECTOR, parse_irreps
 
 MIN_KNOTS = 16
 
@@ -45,6 +46,7 @@ class RaceSpec:
     shift: tuple[float, ...]  # eV, added to the energy of each atom by element
     # Å, (Z, Z): of every two elements in the training set, 0 where unknown; empty: all unknown.
     shortest: tuple[tuple[float, ...], ...] = ()
+    target: Target = ENERGY  # scale and shift are in its unit
 
     def __post_init__(self) -> None:
         check_types(self.to_json())  # what could not be read again must not be trained
@@ -59,7 +61,7 @@ class RaceSpec:
         """Rebuild from `to_json`, refusing missing and unknown names."""
         names = {field.name for field in fields(cls)}
         # what came after the first potentials
-        plain = {"radial_knots": 0, "shortest": (), **values}
+        plain = {"radial_knots": 0, "shortest": (), "target": asdict(ENERGY), **values}
         if wrong := names ^ set(plain):
             raise ValueError(f"model specification: unexpected or missing keys {sorted(wrong)}")
         for name in ("elements", "radial_hidden", "shift"):
@@ -67,6 +69,7 @@ class RaceSpec:
         plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
         check_types(plain)  # before anything is made of them
         plain["noise"] = NoiseSpec(**plain["noise"])
+        plain["target"] = Target(**plain["target"])
         return cls(**plain)
 
     def build(self) -> Model:
@@ -111,3 +114,13 @@ def _check(spec: RaceSpec) -> None:
             f"hidden={spec.hidden!r}: an equivariant force covariance is read from 2e; "
             "add e.g. '32x2e' or set covariance to 'cholesky'"
         )
+    if spec.target.pooling == "norm" and VECTOR not in hidden:
+        raise ValueError(
+            f"hidden={spec.hidden!r}: a vector such as the dipole is read from 1o; add e.g. '32x1o'"
+        )
+    if not spec.target.extensive and noise.kind != "none" and noise.energy == "extensive":
+        raise ValueError(
+            f"{spec.target.name} is not extensive, its noise cannot be; set energy_noise: mean_log"
+        )
+    if not spec.target.is_energy and noise.kind == "joint":
+        raise ValueError(f"{spec.target.name} has no forces; train with loss.kind: nll_e or mse")
