@@ -44,7 +44,7 @@ def two_states(
 
     `lower`, `upper`, `coupling` are a, b, c of shape (T,), `slopes` their gradients (T, D).
     E∓ = (a + b)/2 ∓ √((δ/2)² + c²) with δ = a − b, and d = ⟨−|∇+⟩ = (δ∇c − c∇δ)/(δ² + 4c²),
-    from |−⟩ = cos θ |a⟩ + sin θ |b⟩, |+⟩ = −sin θ |a⟩ + cos θ |b⟩, tan 2θ = 2c/δ, d = −∇θ.
+    which is ∇θ for |+⟩ = cos θ |a⟩ + sin θ |b⟩, |−⟩ = −sin θ |a⟩ + cos θ |b⟩, tan 2θ = 2c/δ.
     """
     first, second, third = slopes
     difference, slope = lower - upper, first - second
