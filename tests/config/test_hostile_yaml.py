@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayrace.cli.label import parse_arguments
+from bayrace.cli.methods import parse_arguments
 from bayrace.config import ConfigError, load_config, make_config
 from bayrace.config.load import make_section
 from bayrace.config.oracle import OracleConfig, parse_oracle

@@ -17,6 +17,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     """Say what is about to be trained on what."""
     from bayrace.data.doubts import determined
     from bayrace.data.frame import symbols_of
+    from bayrace.models.race.options import RaceOptions
 
     train, splits = prepared.train, prepared.splits
     atoms = sum(len(frame.numbers) for frame in train.frames)
@@ -33,8 +34,11 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     values = ", ".join(f"{symbols_of([z])} {e:.3f}" for z, e in train.references.items())
     out.print(f"       reference energies {kind}: {values} eV")
     model = config.model
+    kind = model.kind
+    if isinstance(model, RaceOptions):
+        kind = f"{model.preset}: {model.layers} layers of {model.hidden}"
     out.print(
-        f"model  {model.preset}: {model.layers} layers of {model.hidden}, {weights} parameters, "
-        f"{model.dtype}, loss {config.loss.kind}, posterior {config.posterior.kind}"
+        f"model  {kind}, {weights} parameters, {model.dtype}, "
+        f"loss {config.loss.kind}, posterior {config.posterior.kind}"
     )
     out.print(f"run    {escape(config.output)}")

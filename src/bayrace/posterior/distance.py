@@ -24,20 +24,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import LinearModel, Model
+from bayrace.core.protocols import LinearModel, Model, Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.likelihood.robust import Shares, judged, robust_scale, shares
 from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
+from bayrace.posterior.example import STEP, last_layer
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places, structure_features
 from bayrace.posterior.held_out import Errors, HeldOut, held_out
 from bayrace.posterior.latent import (
@@ -47,18 +49,54 @@ from bayrace.posterior.latent import (
     training_features,
     whitened,
 )
+from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.stored import Group, Layout, take_features
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class DistanceOptions:
-    """How distances become variances."""
+class DistanceOptions(PosteriorMethod):
+    """How far atoms are from the training data, by what the network has learnt."""
 
-    power: float  # p
-    energy_power: float  # q
-    regularisation: float | None
-    """Added to the eigenvalues of Σ, in units of their mean; None: by the validation errors."""
+    name: ClassVar[str] = "distance"
+    adopts: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
+    power: Annotated[float, Ge(1), Le(2)] = 1.3
+    """Variances of forces and stress grow with this power of the squared distance from the data."""
+    energy_power: Annotated[float, Ge(1), Le(2)] = 1.5
+    """The same for the variance of the energy."""
+    regularisation: Annotated[float, Gt(0)] | None = None
+    """Least variance of a feature that counts, in units of the mean of all; null: by the validation
+    errors."""
+
+    def fit(self, task: FitTask) -> Fitted:
+        """Attach it to trained weights."""
+        made = fit(
+            task.model,
+            task.weights,
+            task.train,
+            task.valid,
+            options=self,
+            lambdas=task.lambdas,
+            progress=task.callbacks.progress,
+        )
+        return Fitted(made)
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Distance:
+        """The stored one."""
+        return Distance.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:  # noqa: ARG003
+        """Weights, a Gaussian over the last layer, and what is known of the training atoms."""
+        return Layout((Group("params/"),), last_layer=True, rest=take_features)
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """With random features."""
+        return {cls.name: _example}
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,3 +328,24 @@ def _sum(values: Tensor, batch: GraphBatch) -> Tensor:
 
 def _mean(values: Tensor, batch: GraphBatch) -> Tensor:
     return _sum(values, batch) / batch.atom_counts()
+
+
+def _example(model: LinearModel, params: Params) -> Distance:
+    last = last_layer(model, params)
+    kinds, size = len(model.elements), len(last.places)
+    seeded = torch.Generator().manual_seed(1)
+    normal = torch.randn(kinds, size, size + 1, generator=seeded, dtype=_REAL).to(last.factor)
+    return Distance(
+        last,
+        normal[:, :, -1],
+        normal[:, :, :-1] / size**0.5,
+        STEP**2 * torch.arange(1, kinds + 1, dtype=_REAL, device=last.factor.device),
+        stress_scale=STEP**2,
+        power=1.3,
+        energy_power=1.5,
+        energy_modelled=True,
+        noise={"energy": 0.5, "forces": 0.25, "stress": 2.0},
+    )
+
+
+METHODS = (DistanceOptions,)

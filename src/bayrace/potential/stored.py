@@ -13,7 +13,7 @@ from bayrace.data.distances import Distances
 from bayrace.models import spec_class
 from bayrace.models.noise import Lambdas
 from bayrace.models.race.stored_spec import real
-from bayrace.posterior import restore
+from bayrace.posterior import POSTERIORS, restore
 from bayrace.posterior.point import Point
 from bayrace.posterior.stored import check_stored
 from bayrace.potential.artifact import COPY, Contents, PotentialError
@@ -97,6 +97,7 @@ def check_weights(posterior: Posterior, model: Model, path: Path) -> None:
     else:
         shapes = {name: tuple(value.shape) for name, value in model.init(0).items()}
     try:
-        check_stored(posterior, shapes, elements=len(model.elements))
+        layout = POSTERIORS.find(posterior.name).layout(posterior)
+        check_stored(posterior, layout, shapes, elements=len(model.elements))
     except _WRONG as error:
         raise PotentialError(f"{path}: {error}; {COPY}") from error

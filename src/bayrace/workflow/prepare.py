@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bayrace.config import Config, ConfigError
-from bayrace.config.build import label_keys, race_spec, train_settings
+from bayrace.config.build import label_keys, model_spec, train_settings
 from bayrace.data.check import check_frames
 from bayrace.data.dataset import Dataset
 from bayrace.data.doubts import doubts, reference_doubts, voice
@@ -36,9 +37,9 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
 
     training = dataset(splits.train)
-    model = Race(race_spec(config, training)) if initial is None else network_of(initial)
+    model: Any = model_spec(config, training).build() if initial is None else network_of(initial)
     settings = train_settings(config)
-    if settings.device == "cpu":
+    if settings.device == "cpu" and isinstance(model, Race):
         model.prepare(settings.torch_dtype)
     return Prepared(splits, training, dataset(splits.valid), model)
 
