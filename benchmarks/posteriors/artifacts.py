@@ -50,6 +50,10 @@ FIRST = (
     first_of("nll_jef", "one network, NLL_JEF", "nll_jef-0"),
 )
 ATTACHED = (
+    Artifact("distance-mse", "distance on MSE", posterior="distance", base="mse-0"),
+    Artifact(
+        "distance-jef", "distance on NLL_JEF, the default", posterior="distance", base="nll_jef-0"
+    ),
     Artifact("llpr-mse", "LLPR on MSE", posterior="llpr", base="mse-0", every=8),
     Artifact("llpr-jef", "LLPR on NLL_JEF", posterior="llpr", base="nll_jef-0", every=8),
     Artifact(

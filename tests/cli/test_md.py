@@ -110,3 +110,26 @@ def test_what_explodes_is_an_error_with_a_remedy(
     assert long.exit_code == 2
     assert "the time step of 50 fs is long" in long.stderr
     assert "remove the frame" not in long.stderr
+
+
+def test_what_is_not_modelled_is_no_number(bayrace: Command, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "point"
+    keys = (
+        "loss.kind=mse",
+        "posterior=point",
+        "calibrate=none",
+        "model.preset=tiny",
+        "data.valid=3",
+    )
+    settings = [
+        part for key in (*keys, f"output={folder}", "train.max_epochs=1") for part in ("-s", key)
+    ]
+    trained = bayrace("train", data / "train.xyz", *settings)
+    assert trained.exit_code == 0, trained.output
+    model = folder / "model.bayrace"
+    common = ("md", model, f"{data}/test.xyz@0", "--temperature", 100, "--steps", 1)
+    ran = bayrace(*common, "-o", tmp_path / "run.xyz", "--gap", 10)
+    assert ran.exit_code == 0, ran.output
+    assert "has no σ at all" in ran.output
+    assert "σ_E not modelled  σ_F not modelled\n" in ran.output
+    assert "–: not modelled" in bayrace("evaluate", model, f"{data}/test.xyz").output

@@ -116,6 +116,7 @@ def make_judged() -> Callable[..., Judged]:
             raw_forces=raws[1],
             force_error=forces.error.reshape(-1, 3),
             force_std=std,
+            atomic_std=0.002 * random.uniform(0.5, 2.0, std.size),
             seen={},
             scores={key: values for key, values in scores.items() if values.any()},
         )

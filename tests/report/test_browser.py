@@ -237,6 +237,10 @@ def test_structures_are_shown_in_three_dimensions(visit, path):
     assert page.get_attribute("[data-structure='4']", "aria-selected") == "true"
     page.uncheck("#arrows")
     page.uncheck("#labels")
+    assert "meV/Å" in page.inner_text("#viewer-legend span:nth-child(4)")
+    page.check("#local")
+    assert page.inner_text("#viewer-legend span:first-child") == "σ of atomic energies"
+    assert page.inner_text("#viewer-legend span:nth-child(4)").endswith(" meV")
     page.click("#theme")
     assert seen.complaints == []
 

@@ -83,6 +83,7 @@ def md(
       bayrace md model.bayrace bulk.xyz --temperature 300 --steps 5000 --ensemble npt -o npt.xyz
     """
     del debug
+    from bayrace.models.noise import noise_spec_of
     from bayrace.potential.potential import Potential
     from bayrace.simulate.dynamics import DynamicsSettings
     from bayrace.simulate.stop import StopRule
@@ -111,10 +112,12 @@ def md(
         limit = gap_limit(gap, potential)
         rule = StopRule(bound, probability, over=over, action=action, gap=limit)
     if rule is not None and potential.posterior.name == "point":
+        kind = noise_spec_of(potential.model).kind
+        left = "no σ at all" if kind == "none" else "a σ of noise, which need not rise there"
         console(stderr=True).print(
-            "[yellow]warning:[/] this potential has no epistemic uncertainty (posterior point), so "
-            "its σ is noise, which need not rise on unknown structures; only distances that were "
-            "never learnt can stop it there. Give it one: bayrace fit MODEL --posterior distance"
+            "[yellow]warning:[/] this potential does not model its ignorance of unknown structures "
+            f"(posterior point) and has {left}; only distances that were never learnt can stop it. "
+            "Give it one: bayrace fit MODEL --posterior distance"
         )
     if rule is not None and potential.calibration is None:
         console(stderr=True).print(
@@ -238,8 +241,15 @@ class Display:
     def _line(self, look: Look) -> str:
         elapsed = max(time.monotonic() - self._begin, 1e-9)
         speed = look.time * 1e-6 / elapsed * 86400  # ns a day
-        risk = "" if look.risk is None else f"  P {look.risk.probability:.2g}"
+        seen = look.risk is not None and look.forces_std > 0
+        risk = f"  P {look.risk.probability:.2g}" if seen and look.risk is not None else ""
         return (
             f"{speed:.3g} ns/day  {look.temperature:.0f} K  E {look.energy:.3f} eV  "
-            f"σ_E {1000 * look.energy_std:.3g} meV  σ_F {1000 * look.forces_std:.3g} meV/Å{risk}"
+            f"{_sigma('E', look.energy_std, 'meV')}  {_sigma('F', look.forces_std, 'meV/Å')}{risk}"
         )
+
+
+def _sigma(name: str, value: float, unit: str) -> str:
+    """A standard deviation, which is 0 or nan only where the potential has none."""
+    known = f"{1000 * value:.3g} {unit}" if value > 0 else "not modelled"
+    return f"σ_{name} {known}"

@@ -23,7 +23,10 @@ _QUANTITIES = (
     ("forces", "forces", "meV/Å"),
     ("stress", "stress", "meV/Å³"),
 )
-CAPTION = "predicted σ: root mean square; it equals the RMSE where the uncertainty is right"
+CAPTION = (
+    "predicted σ: root mean square; it equals the RMSE where the uncertainty is right; "
+    "–: not modelled"
+)
 QUALITY_COLUMNS = (
     "quantity",
     "CE",

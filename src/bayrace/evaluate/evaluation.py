@@ -96,6 +96,7 @@ class Evaluation:
     forces: Compared  # (N, 3) eV/Å
     stress: Compared  # (S, 6) eV/Å³
     distances: Distances  # (N,)
+    atomic_std: Array  # (N,) eV, epistemic σ of the energy of each atom; nan where not modelled
 
     @property
     def energy_per_atom(self) -> Compared:
@@ -185,6 +186,7 @@ class _Part:
     forces: Compared
     stress: Compared
     distances: Distances
+    atomic_std: Array
 
 
 def _watched(batches: Batches, parts: list[_Part]) -> Iterator[tuple[Sequence[Frame], Prediction]]:
@@ -198,6 +200,7 @@ def _watched(batches: Batches, parts: list[_Part]) -> Iterator[tuple[Sequence[Fr
                 compared,
                 _compare(labels.stress, prediction.stress),
                 _distances(compared.error, prediction.forces),
+                _atomic_std(prediction),
             )
         )
         yield frames, prediction
@@ -214,6 +217,14 @@ def _compare(label: Array, value: Uncertain | None) -> Compared:
     )
     pit = value.pit(torch.as_tensor(label, dtype=value.mean.dtype, device=value.mean.device))
     return Compared(label, mean, std, aleatoric, epistemic, pit.numpy(force=True))
+
+
+def _atomic_std(prediction: Prediction) -> Array:
+    variance = prediction.atomic_epistemic
+    if variance is None:
+        return np.full(len(prediction.owner), np.nan)
+    std: Array = variance.sqrt().numpy(force=True)
+    return std
 
 
 def _distances(error: Array, forces: Uncertain) -> Distances:
@@ -241,6 +252,7 @@ def _join(
         forces=Compared(**joined("forces")),
         stress=Compared(**joined("stress")),
         distances=Distances(**joined("distances")),
+        atomic_std=np.concatenate([part.atomic_std for part in parts]),
     )
 
 

@@ -91,6 +91,7 @@ class Judged:
     raw_forces: Quantity | None
     force_error: Array  # (N, 3) eV/Å, nan without a label
     force_std: Array  # (N,) eV/Å, root mean square over directions
+    atomic_std: Array  # (N,) eV, epistemic σ of the energy of each atom; nan where not modelled
     seen: Mapping[str, int]  # structures the potential was made with, by what they were for
     scores: Mapping[str, Array]  # (S,) by name: large for unknown structures; none of only zeros
 
@@ -179,6 +180,7 @@ def judge(
         raw_forces=None if raw is None else _quantity(raw, "forces", None),
         force_error=evaluation.forces.error,
         force_std=np.sqrt(np.mean(evaluation.forces.std**2, axis=1)),
+        atomic_std=evaluation.atomic_std,
         seen=seen or {},
         scores={name: score for name, score in evaluation.scores().items() if score.any()},
     )

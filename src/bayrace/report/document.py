@@ -138,6 +138,7 @@ class Structure:
     positions: NDArray[np.float64]  # (n, 3) Å, around the origin where there is no cell
     cell: NDArray[np.float64] | None  # (3, 3) Å, rows are lattice vectors
     spread: NDArray[np.float64] | None  # (n,) predicted force σ, meV/Å; None if none is predicted
+    local: NDArray[np.float64] | None  # (n,) σ of the energy of each atom, meV; None likewise
     error: NDArray[np.float64] | None  # (n, 3) force error, meV/Å
 
     def to_json(self) -> dict[str, Any]:
@@ -149,6 +150,7 @@ class Structure:
             "positions": [rounded(row) for row in self.positions],
             "cell": None if self.cell is None else [rounded(row) for row in self.cell],
             "spread": None if self.spread is None else rounded(self.spread),
+            "local": None if self.local is None else rounded(self.local),
             "error": None if self.error is None else [rounded(row) for row in self.error],
         }
 

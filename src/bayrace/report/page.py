@@ -193,7 +193,9 @@ def _viewer(block: Structures) -> str:
         '<div class="stage"><div><div id="viewer-frame"><div id="viewer"></div></div>'
         '<div id="viewer-legend"></div><label class="switch"><input type="checkbox" id="arrows" '
         'checked> error arrows</label> <label class="switch"><input type="checkbox" id="labels" '
-        'checked> labels</label></div><div class="scroll" id="atoms" tabindex="0" role="region" '
+        'checked> labels</label> <label class="switch" id="local-switch" hidden>'
+        '<input type="checkbox" id="local"> colour by σ of atomic energies</label></div>'
+        '<div class="scroll" id="atoms" tabindex="0" role="region" '
         'aria-label="Atoms of the structure"></div></div>'
         f"<figcaption>{html.escape(block.caption)}</figcaption></figure>"
     )

@@ -32,8 +32,7 @@ const BayraceViewer = (() => {
   }
 
   function start(structures) {
-    const top = Math.max(0, ...structures.flatMap((each) => each.spread || []));
-    const state = { structures, top, shown: 0, viewer: null, flat: false };
+    const state = { structures, shown: 0, viewer: null, flat: false };
     try {
       if (webgl()) state.viewer = window["3Dmol"].createViewer($("viewer"), { backgroundColor: css("--panel"), antialias: true });
     } catch (error) {
@@ -43,6 +42,8 @@ const BayraceViewer = (() => {
     if (state.flat) $("viewer-frame").insertAdjacentHTML("beforeend", '<p class="fallback">This browser offers no WebGL: a flat drawing is shown instead of the 3D view.</p>');
     document.querySelectorAll("[data-structure]").forEach((button) => button.addEventListener("click", () => show(state, Number(button.dataset.structure))));
     for (const id of ["arrows", "labels"]) $(id).addEventListener("change", () => paint(state));
+    $("local-switch").hidden = !structures.some((each) => each.local);
+    $("local").addEventListener("change", () => show(state, state.shown));
     // The wheel scrolls the page; with Ctrl it zooms.
     $("viewer").addEventListener("wheel", (event) => { if (!event.ctrlKey) event.stopPropagation(); }, true);
     new ResizeObserver(() => state.viewer && state.viewer.resize()).observe($("viewer"));
@@ -54,8 +55,16 @@ const BayraceViewer = (() => {
     };
   }
 
+  /* What colours mean: σ of forces, or of the energies of atoms. */
+  const MEANINGS = {
+    spread: { name: "force σ", unit: "meV/Å", missing: "No force uncertainty is predicted." },
+    local: { name: "σ of atomic energies", unit: "meV", missing: "No uncertainty of atomic energies is predicted." },
+  };
+
   function show(state, place) {
     state.shown = place;
+    state.by = $("local").checked ? "local" : "spread";
+    state.top = Math.max(0, ...state.structures.flatMap((each) => each[state.by] || []));
     document.querySelectorAll("[data-structure]").forEach((button) => button.setAttribute("aria-selected", String(Number(button.dataset.structure) === place)));
     const structure = state.structures[place];
     $("structure-detail").textContent = structure.detail;
@@ -77,7 +86,7 @@ const BayraceViewer = (() => {
     const structure = state.structures[state.shown];
     if (state.flat) return flat(state, structure);
     const viewer = state.viewer;
-    const colours = structure.symbols.map((_, n) => hex(colour(structure.spread ? structure.spread[n] : null, state.top)));
+    const colours = structure.symbols.map((_, n) => hex(colour(structure[state.by] ? structure[state.by][n] : null, state.top)));
     const colorfunc = (atom) => colours[atom.index];
     viewer.setBackgroundColor(hex(rgb("--panel")));
     viewer.setStyle({}, { stick: { radius: 0.11, colorfunc }, sphere: { scale: 0.25, colorfunc } });
@@ -159,7 +168,7 @@ const BayraceViewer = (() => {
     const view = [Math.min(...xs) - pad, Math.min(...ys) - pad, Math.max(...xs) - Math.min(...xs) + 2 * pad, Math.max(...ys) - Math.min(...ys) + 2 * pad];
     const scale = structure.error ? LONGEST / Math.max(...structure.error.map(length), 1e-9) : 0;
     const parts = order.map((n) => {
-      const fill = colour(structure.spread ? structure.spread[n] : null, state.top);
+      const fill = colour(structure[state.by] ? structure[state.by][n] : null, state.top);
       const radius = structure.symbols[n] === "H" ? 0.26 : 0.4;
       let text = `<circle cx="${xs[n]}" cy="${ys[n]}" r="${radius}" fill="${fill}" stroke="var(--ink)" stroke-width=".03"/>`;
       if ($("arrows").checked && structure.error) {
@@ -174,16 +183,17 @@ const BayraceViewer = (() => {
 
   function legend(state, structure) {
     const stops = STOPS.map((each) => `rgb(${each.join(",")})`).join(",");
-    const bar = structure.spread
-      ? `<span>force σ</span><span>0</span><span class="gradient" style="background:linear-gradient(90deg,${stops})"></span><span>${BayraceChart.format(state.top)} meV/Å</span>`
-      : "<span>No force uncertainty is predicted.</span>";
+    const { name, unit, missing } = MEANINGS[state.by];
+    const bar = structure[state.by]
+      ? `<span>${name}</span><span>0</span><span class="gradient" style="background:linear-gradient(90deg,${stops})"></span><span>${BayraceChart.format(state.top)} ${unit}</span>`
+      : `<span>${missing}</span>`;
     const longest = structure.error ? `<span>longest arrow: ${BayraceChart.format(Math.max(...structure.error.map(length)))} meV/Å</span>` : "";
     $("viewer-legend").innerHTML = bar + longest;
   }
 
   function list(state, structure) {
     const format = BayraceChart.format;
-    const rows = structure.symbols.map((symbol, n) => ({ n, symbol, error: structure.error && length(structure.error[n]), spread: structure.spread && structure.spread[n] }));
+    const rows = structure.symbols.map((symbol, n) => ({ n, symbol, error: structure.error && length(structure.error[n]), spread: structure[state.by] && structure[state.by][n] }));
     rows.sort((a, b) => (b.error || 0) - (a.error || 0));
     const cells = rows.map(({ n, symbol, error, spread }) => `<tr><td class="text"><i style="background:${colour(spread, state.top)}"></i>${symbol}${n}</td><td class="number">${format(error)}</td><td class="number">${format(spread)}</td></tr>`);
     $("atoms").innerHTML = `<table><thead><tr><th class="text">atom</th><th class="number">|error|</th><th class="number">σ</th></tr></thead><tbody>${cells.join("")}</tbody></table>`;

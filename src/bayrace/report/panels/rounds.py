@@ -201,6 +201,7 @@ def _viewer(shown: Sequence[Shown]) -> list[Structures]:
             else each.frame.positions - each.frame.positions.mean(axis=0),
             cell=each.frame.cell if each.frame.pbc.any() else None,
             spread=MILLI * np.sqrt(np.mean(each.std**2, axis=1)) if each.std.any() else None,
+            local=None,
             error=MILLI * each.error,
         )
         for place, each in enumerate(small, start=1)

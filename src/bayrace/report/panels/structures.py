@@ -15,9 +15,9 @@ PER_SET = 3
 MOST_ATOMS = 2000  # a larger structure would make the page heavy
 _CAPTION = (
     "The structures of each set whose forces (or energies, where there are no forces) are most "
-    "wrong. Colour: predicted σ of the force on each atom; arrows: error of the force, prediction "
-    "minus reference. A long arrow on an atom of small σ: the potential is wrong there and does "
-    "not know it."
+    "wrong. Colour: predicted σ of the force on each atom, or how little the training data fix the "
+    "energy of the atom; arrows: error of the force, prediction minus reference. A long arrow on "
+    "an atom of small σ: the potential is wrong there and does not know it."
 )
 
 
@@ -55,6 +55,7 @@ def _structure(each: Judged, place: int, wrong: float) -> Structure:
     atoms = slice(each.starts[place], each.starts[place + 1])
     error = MILLI * each.force_error[atoms]
     spread = MILLI * each.force_std[atoms]
+    local = MILLI * each.atomic_std[atoms]
     return Structure(
         title=f"{each.name}, frame {frame.index}",
         detail=_detail(each, place, wrong),
@@ -62,6 +63,7 @@ def _structure(each: Judged, place: int, wrong: float) -> Structure:
         positions=frame.positions if periodic else frame.positions - frame.positions.mean(axis=0),
         cell=frame.cell if periodic else None,
         spread=spread if spread.any() else None,
+        local=None if np.isnan(local).any() else local,
         error=None if np.isnan(error).any() else error,
     )
 
