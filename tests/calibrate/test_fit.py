@@ -125,7 +125,7 @@ def test_quantities_without_sigma_are_left_as_they_are() -> None:
 
 def test_what_is_refused() -> None:
     frames, prediction = make_set()
-    with pytest.raises(ValueError, match="method='platt' is unknown; use one of scale,"):
+    with pytest.raises(ValueError, match="recalibration 'platt' is unknown; there are conformal,"):
         fit_calibration([(frames, prediction)], method="platt")
     with pytest.raises(ValueError, match="no frames to calibrate on"):
         fit_calibration([], method="scale")

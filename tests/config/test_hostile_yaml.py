@@ -57,7 +57,7 @@ def test_hostile_arguments(value: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("command", "", "needs command.command"),
+        ("command", "", "command.command: '' is not valid"),
         ("command", '""', "is empty"),
         ("command", "vasp 'x", "cannot be split"),
         ("input", "../../x", "outside the folder"),

@@ -15,13 +15,14 @@ if TYPE_CHECKING:  # commands show their help without torch
 
 def describe(config: Config, prepared: Prepared, out: Console) -> None:
     """Say what is about to be trained on what."""
+    from bayrace.core.shapes import parameter_shapes
     from bayrace.data.doubts import determined
     from bayrace.data.frame import symbols_of
     from bayrace.models.race.options import RaceOptions
 
     train, splits = prepared.train, prepared.splits
     atoms = sum(len(frame.numbers) for frame in train.frames)
-    weights = sum(math.prod(shape) for shape in prepared.model.shapes.values())
+    weights = sum(math.prod(shape) for shape in parameter_shapes(prepared.model).values())
     out.print(
         f"data   {len(train)} training and {len(prepared.valid)} validation structures, "
         f"{atoms} atoms of {symbols_of(train.elements)}, "

@@ -63,7 +63,7 @@ def fit(
     config = posterior_config(potential, posterior, [*(override or []), *(old or [])])
     target = output or model.with_name(f"{model.stem}-{config.posterior.kind}{model.suffix}")
     try:
-        prepared = run.prepare(config)
+        prepared = run.prepare(config, initial=potential)
     except DataError as error:
         raise DataError(f"{error}{moved(config)}") from error
     out.print(

@@ -9,7 +9,13 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from bayrace.config.keys import Key, keys, section_of
-from bayrace.config.presets import DEFAULT_PRESET, PRESET_NAMES, plain_values, preset_values
+from bayrace.config.presets import (
+    DEFAULT_PRESET,
+    PRESET_NAMES,
+    named_kind,
+    plain_values,
+    preset_values,
+)
 from bayrace.config.schema import Config
 from bayrace.models.race.options import RaceOptions
 
@@ -40,12 +46,14 @@ def _section(
         if inner is not None and (key.required or key.default is not None):
             yield ""
             yield f"{indent}{key.name}:  # {key.description}"
-            given = values.get(key.name) or preset_values(preset, key.name)
+            given = named_kind(values.get(key.name)) or preset_values(preset, key.name)
             given = given | ({"preset": preset} if key.name == "model" else {})
             yield from _section(inner, given, preset, indent=indent + "  ")
         else:
             yield from _comment(key, indent)
             yield _value(key, values, indent, optional="preset" in values)
+            for line in () if inner is None else _section(inner, {}, preset, indent="  "):
+                yield f"{indent}#{line}"
 
 
 def _comment(key: Key, indent: str) -> Iterator[str]:

@@ -67,8 +67,7 @@ class DistanceOptions(PosteriorMethod):
     energy_power: Annotated[float, Ge(1), Le(2)] = 1.5
     """The same for the variance of the energy."""
     regularisation: Annotated[float, Gt(0)] | None = None
-    """Least variance of a feature that counts, in units of the mean of all; null: by the validation
-    errors."""
+    """Least variance of a feature that counts, in units of the mean; null: by validation errors."""
 
     def fit(self, task: FitTask) -> Fitted:
         """Attach it to trained weights."""
@@ -333,8 +332,8 @@ def _mean(values: Tensor, batch: GraphBatch) -> Tensor:
 def _example(model: LinearModel, params: Params) -> Distance:
     last = last_layer(model, params)
     kinds, size = len(model.elements), len(last.places)
-    seeded = torch.Generator().manual_seed(1)
-    normal = torch.randn(kinds, size, size + 1, generator=seeded, dtype=_REAL).to(last.factor)
+    draw = torch.randn(kinds, size, size + 1, generator=torch.Generator().manual_seed(1))
+    normal = draw.to(last.factor)
     return Distance(
         last,
         normal[:, :, -1],

@@ -173,10 +173,29 @@ def adopt_splits(
     )
     posterior = posterior_method(config).fit(task).posterior
     assert posterior is not None
+    potential = Potential(
+        spec=spec,
+        posterior=posterior,
+        references=zero.shift,
+        lambdas=task.lambdas,
+        statistics=_statistics(whole, zero, deviation, valid=len(splits.valid)),
+        config=plain_values_of(config),
+        fingerprint=fingerprint(splits.train),
+        frames=seen_frames(splits),
+        distances=Distances.of(whole),
+    )
+    vars(potential)["model"] = model  # loading it again would take seconds
+    return calibrated(potential, splits.valid, method=config.calibrate.method)
+
+
+def _statistics(
+    whole: Dataset, zero: EnergyShift, deviation: float, *, valid: int
+) -> dict[str, Any]:
+    """What the file tells of the data, and of how they fit the network."""
     distances = Distances.of(whole)
-    statistics = {
+    return {
         "train_frames": len(whole),
-        "valid_frames": len(splits.valid),
+        "valid_frames": valid,
         "train_atoms": sum(len(frame.numbers) for frame in whole.frames),
         "mean_neighbours": whole.mean_neighbours(),
         "force_rms": whole.force_rms(),
@@ -186,19 +205,6 @@ def adopt_splits(
         "energy_rmse_per_atom": zero.after,
         "last_layer_deviation": deviation,
     }
-    potential = Potential(
-        spec=spec,
-        posterior=posterior,
-        references=zero.shift,
-        lambdas=task.lambdas,
-        statistics=statistics,
-        config=plain_values_of(config),
-        fingerprint=fingerprint(splits.train),
-        frames=seen_frames(splits),
-        distances=distances,
-    )
-    vars(potential)["model"] = model  # loading it again would take seconds
-    return calibrated(potential, splits.valid, method=config.calibrate.method)
 
 
 def energy_shift(

@@ -10,6 +10,7 @@ from typing import Any
 from bayrace.config import Config
 from bayrace.config.build import lambdas, likelihoods, shallow_members, train_settings
 from bayrace.core.outputs import Params
+from bayrace.core.protocols import ModelSpec
 from bayrace.data.dataset import Dataset
 from bayrace.data.read import Frame
 from bayrace.posterior.method import FitTask, PosteriorMethod
@@ -35,7 +36,8 @@ class Prepared:
     splits: Splits
     train: Dataset
     valid: Dataset
-    model: Any  # a network with the capabilities that training asks for
+    spec: ModelSpec
+    model: Any  # the network, with the capabilities that training asks for
 
 
 def fit_task(

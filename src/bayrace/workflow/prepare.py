@@ -37,11 +37,12 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
 
     training = dataset(splits.train)
-    model: Any = model_spec(config, training).build() if initial is None else network_of(initial)
+    spec = model_spec(config, training) if initial is None else initial.spec
+    model: Any = spec.build() if initial is None else network_of(initial)
     settings = train_settings(config)
     if settings.device == "cpu" and isinstance(model, Race):
         model.prepare(settings.torch_dtype)
-    return Prepared(splits, training, dataset(splits.valid), model)
+    return Prepared(splits, training, dataset(splits.valid), spec, model)
 
 
 def read_splits(config: Config) -> Splits:
@@ -83,10 +84,10 @@ def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> 
     ]
 
 
-def network_of(potential: Potential) -> Race:
-    """The network of a potential, if it is one that we train."""
+def network_of(potential: Potential) -> Any:
+    """The network of a potential, if it is one that can be trained here."""
     model = potential.model
-    if not isinstance(model, Race):
+    if getattr(potential.spec, "options", None) is None:
         raise ConfigError(
             f"model {potential.spec.name}: the weights of other packages' networks are not trained "
             "here; give it a posterior for new data with `bayrace adopt`"

@@ -54,7 +54,6 @@ from bayrace.workflow.folder import (
     locked,
     remove_leftovers,
 )
-from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
 from bayrace.workflow.prepare import read_splits as read_splits
 
@@ -208,13 +207,12 @@ def refit(
             f"posterior: this potential already has {potential.posterior.name}; give the file of "
             f"one network, {POINT} beside it or a member's {MODEL}"
         )
-    ready = prepared or prepare(config)
+    ready = prepared or prepare(config, initial=potential)
     if fingerprint(ready.train.frames) != potential.fingerprint:
         raise ConfigError(
             f"data.train: {len(ready.train)} structures that are not those the potential was "
             "trained on; restore the files, or name them with -s data.train=..."
         )
-    ready = replace(ready, model=network_of(potential))
     weights = _mean_weights(potential, str(potential.device))
     task = fit_task(config, ready, weights, folder=folder, calls=watch or Watch())
     posterior, tail = posterior_method(config).fit(replace(task, resume=resume))
@@ -253,7 +251,7 @@ def make_potential(
         "valid_metrics": dict(fitted.metrics),
     }
     return Potential(
-        spec=ready.model.spec,
+        spec=ready.spec,
         posterior=posterior,
         references=ready.train.references,
         lambdas=lambdas(config.loss),
