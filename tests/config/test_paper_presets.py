@@ -1,4 +1,4 @@
-"""Presets named after the paper against its hyper-parameters, typed from SPEC section 1."""
+"""Presets named after the paper against its hyper-parameters, typed from docs/theory.md."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class LossConfig(Section):
             )
         learned = {"energy": True, "forces": self.kind == "nll_jef", "stress": self.stress_noise}
         for name, noisy in learned.items():
-            if noisy and getattr(self, name) == 0:  # σ² is divided by λ, SPEC section 3
+            if noisy and getattr(self, name) == 0:  # σ² is divided by λ, docs/theory.md, Losses
                 raise ValueError(
                     f"{name} has weight 0, but {self.kind} learns its noise; give it a weight "
                     "above 0, or choose a kind that does not: mse, or nll_e without forces"

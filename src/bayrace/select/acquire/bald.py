@@ -1,7 +1,7 @@
 """BALD (Houlsby 2011): the information that a label would give about the weights.
 
 The mutual information of label and weights, for Gaussian members of the predictive and a Gaussian
-of the mixture's moments, SPEC section 5:
+of the mixture's moments, docs/theory.md, Acquisition:
 
     energies  ½ [log σ_tot² − mean_m log σ_m²]
     forces    ½ [log det Σ_tot − mean_m log det Σ_m] of each atom; their mean, largest or sum
