@@ -36,7 +36,7 @@ lint: $(STAMPS)/dev
 	$(BIN)/lint-imports --no-cache
 
 soak: $(STAMPS)/dev
-	$(BIN)/python soak/run.py $(SOAK)
+	OMP_NUM_THREADS=1 $(BIN)/python soak/run.py $(SOAK)
 
 fuzz: $(STAMPS)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(FUZZ)

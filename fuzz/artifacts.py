@@ -12,19 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from mutate import damaged_bytes, hostile_document
+from potentials import potential_of
 from torch import Tensor
 
-from bayrace.calibrate.calibration import Calibration, Recalibration
-from bayrace.core.prediction import Shape
-from bayrace.data.distances import Distances
 from bayrace.data.frame import DataError, Frame, bare_frame
 from bayrace.deploy.ase import Calculator
-from bayrace.models.noise import Lambdas, NoiseSpec
-from bayrace.models.race.network import Race
 from bayrace.potential import artifact
 from bayrace.potential.potential import Potential, PotentialError, encode
 from bayrace.predict.predict import NotFiniteError
-from bayrace.testing import small_spec
 from bayrace.testing.examples import EXAMPLES
 
 EXPECTED = (PotentialError,)
@@ -114,40 +109,21 @@ def _hostile_tensor(tensors: dict[str, Tensor], draw: random.Random) -> None:
 @cache
 def _bases() -> list[tuple[bytes, dict[str, Any], dict[str, Tensor]]]:
     """Encoded, its document and its tensors, of a potential with each posterior."""
-    found = []
-    for number, (name, make) in enumerate(EXAMPLES.items()):
-        shallow = NoiseSpec("shallow", "extensive", "equivariant", stress=False, members=4)
-        joint = NoiseSpec("joint", "extensive", "equivariant", stress=True)
-        noise = shallow if name == "shallow" else joint
-        spec = small_spec((1, 6, 8), cutoff=4.0, mean_neighbours=8.0, noise=noise)
-        model = Race(spec)
-        params = model.init(number, dtype=torch.float64 if number % 2 else torch.float32)
-        shape = Shape((-2.0, 0.0, 2.0), (0.0, 0.5, 1.0))
-        scale = Recalibration(1.5, 30, shape=shape, power=1.1, pivot=0.1)
-        elements = Recalibration(2.0, 30, by_element={1: 1.0, 8: 3.0})
-        potential = Potential(
-            spec=spec,
-            posterior=make(model, params),
-            references={1: -13.6, 6: -1029.1, 8: -2041.3},
-            lambdas=Lambdas(1.0, 100.0, 1.0),
-            statistics={"mean_neighbours": 8.0, "distance_gap": 0.1, "valid_metrics": {"a": 1.0}},
-            config={"model": {"preset": "tiny"}, "data": {"train": ["x.xyz"]}, "seed": 0},
-            fingerprint="0" * 64,
-            calibration=Calibration("scale", scale, elements, None, 30, "1" * 64),
-            frames={"train": np.arange(5)},
-            distances=Distances(4.0, {(1, 8): np.arange(2002, dtype=np.uint8)}),
-        )
-        data = encode(potential)
-        length = int.from_bytes(data[:8], "little")
-        head = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["bayrace"])
-        tensors = {f"posterior/{k}": v for k, v in potential.posterior.tensors().items()}
-        tensors |= {
-            "frames/train": torch.arange(5),
-            "distances/1-8": torch.arange(2002).to(torch.uint8),
-        }
-        plain = {k: v.detach().contiguous() for k, v in tensors.items()}
-        found.append((data, json.loads(head["content"]), plain))
-    return found
+    makers = [*EXAMPLES, *["distance"] * 4]  # a third is what a newcomer has
+    return [_base(potential_of(name, seed)) for seed, name in enumerate(makers)]
+
+
+def _base(potential: Potential) -> tuple[bytes, dict[str, Any], dict[str, Tensor]]:
+    data = encode(potential)
+    length = int.from_bytes(data[:8], "little")
+    head = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["bayrace"])
+    tensors = {f"posterior/{k}": v for k, v in potential.posterior.tensors().items()}
+    tensors |= {f"frames/{k}": torch.from_numpy(v) for k, v in potential.frames.items()}
+    distances = potential.distances
+    counts = {} if distances is None else distances.arrays()
+    tensors |= {f"distances/{k}": torch.from_numpy(v) for k, v in counts.items()}
+    plain = {k: v.detach().contiguous() for k, v in tensors.items()}
+    return data, json.loads(head["content"]), plain
 
 
 def _molecule() -> Frame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,21 +88,33 @@ _ORACLE: dict[str, Any] = {
     },
 }
 _LOOP: dict[str, Any] = {
-    "model": "m.bayrace",
     "output": "runs/loop",
-    "start": ["a.xyz"],
+    "data": {"train": "a.xyz", "valid": 0.1},
+    "explore": {
+        "temperatures": [300, 600.0],
+        "steps": 100,
+        "every": 20,
+        "rule": {"bound": 0.5, "probability": 0.05},
+    },
+    "select": {"by": "bald-ef", "budget": 10, "apart": 0.02},
     "oracle": _ORACLE,
     "label": {"workers": 2, "timeout": "1h"},
-    "stop": {"labels": 10},
+    "tune": {"epochs": 10, "rehearse": 20},
+    "stop": {"labels": 10, "rounds": 3},
 }
+_ONWARD: dict[str, Any] = {"potential": "m.bayrace", "test": {"hot": "h.xyz"}, "oracle": _ORACLE}
 _REPLAY: dict[str, Any] = {"model": "m.bayrace", "pools": {"hot": "h.xyz"}, "budgets": [1, 2]}
-_BASES = (_TRAINING, _TRAINING, _LOOP, _REPLAY, {"oracle": _ORACLE})
+_NEWCOMER: dict[str, Any] = {
+    "data": {"train": "a.xyz"},
+    "calibrate": "scale",
+    "posterior": {"kind": "distance", "distance": {"power": 1.3, "regularisation": 0.01}},
+}
 
 
 def write_case(number: int, draw: random.Random, folder: Path) -> Path:
     """One file."""
     path = folder / "case.yaml"
-    base = _BASES[number % len(_BASES)]
+    base = _bases(folder)[number % len(_bases(folder))]
     text = yaml.safe_dump(base)
     kind = draw.random()
     if kind < 0.15:
@@ -125,6 +138,20 @@ def try_case(path: Path) -> str:
     """Take it for every kind of configuration."""
     results = [_refused(path, take) for take in (_training, _loop, _replay, _oracle)]
     return "used" if not all(results) else "refused"
+
+
+@cache
+def _bases(folder: Path) -> list[dict[str, Any]]:
+    """What is damaged; whole, each must be accepted, or its damage would show nothing."""
+    bases = (
+        *((_TRAINING, _training), (_NEWCOMER, _training), (_LOOP, _loop), (_ONWARD, _loop)),
+        *((_REPLAY, _replay), ({"oracle": _ORACLE}, _oracle)),
+    )
+    path = folder / "base.yaml"
+    for base, take in bases:
+        path.write_text(yaml.safe_dump(base), encoding="utf-8")
+        take(path)
+    return [base for base, _ in bases]
 
 
 def _refused(path: Path, take: Any) -> bool:

@@ -9,17 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from mutate import damaged_bytes, hostile_text
+from potentials import newcomer
 
 from bayrace.data.check import check_frames
 from bayrace.data.frame import DataError, LabelKeys
 from bayrace.data.read import iterate_atoms, read_frames
 from bayrace.data.split import fingerprint
-from bayrace.models.noise import NO_NOISE, Lambdas
-from bayrace.models.race.network import Race
-from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 from bayrace.predict.predict import NotFiniteError
-from bayrace.testing import small_spec
 
 EXPECTED = (DataError,)
 _KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
@@ -73,26 +70,15 @@ def try_case(path: Path) -> str:
         prediction = _potential().predict(known, stress=True)
     except NotFiniteError:
         return "refused"
-    good = (
-        torch.isfinite(prediction.energy.mean).all() & torch.isfinite(prediction.forces.mean).all()
-    )
-    return "used" if bool(good) else "NaN was returned"
+    energy, forces = prediction.energy, prediction.forces
+    results = (energy.mean, energy.total, forces.mean, forces.total)
+    good = all(bool(torch.isfinite(value).all()) for value in results)
+    return "used" if good else "NaN was returned"
 
 
 def _potential() -> Potential:
     if not _made:
-        spec = small_spec((1, 6, 8), cutoff=4.0, mean_neighbours=8.0, noise=NO_NOISE)
-        _made.append(
-            Potential(
-                spec=spec,
-                posterior=Point(Race(spec).init(0, dtype=torch.float64)),
-                references={1: -13.6, 6: -1029.1, 8: -2041.3},
-                lambdas=Lambdas(1.0, 100.0, 1.0),
-                statistics={},
-                config={},
-                fingerprint="",
-            )
-        )
+        _made.append(newcomer())
     return _made[0]
 
 

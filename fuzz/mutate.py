@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +56,12 @@ def hostile_value(value: Any, draw: random.Random) -> Any:
         return nested(draw.choice((5, 40, 200, 900)), draw)
     if kind == 4:
         return [value]
-    return draw.choice(HOSTILE)
+    return something(draw)
+
+
+def something(draw: random.Random) -> Any:
+    """One of the hostile values, of its own: the next change may be inside of it."""
+    return copy.deepcopy(draw.choice(HOSTILE))
 
 
 def nested(depth: int, draw: random.Random) -> Any:
@@ -71,7 +77,7 @@ def hostile_document(document: Any, draw: random.Random) -> Any:
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
         places = list(_places(document))
         if not places:
-            return draw.choice(HOSTILE)
+            return something(draw)
         holder, key = draw.choice(places)
         kind = draw.randrange(10)
         if kind == 0:
@@ -79,7 +85,7 @@ def hostile_document(document: Any, draw: random.Random) -> Any:
         elif kind == 1 and isinstance(holder, dict):
             holder[str(key) + draw.choice(("x", "_", " ", "1"))] = holder.pop(key)
         elif kind == 2 and isinstance(holder, dict):
-            holder[draw.choice(("x", "", "0", "-1", "999", "e0s"))] = draw.choice(HOSTILE)
+            holder[draw.choice(("x", "", "0", "-1", "999", "e0s"))] = something(draw)
         else:
             holder[key] = hostile_value(holder[key], draw)
     return document

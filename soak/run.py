@@ -7,7 +7,6 @@ of them failed.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -41,7 +40,6 @@ def main() -> int:
     unknown = set(given.cases) - set(CASES)
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; choose from {', '.join(CASES)}")
-    os.environ["OMP_NUM_THREADS"] = "1"
     failed = 0
     for name in given.cases or CASES:
         begin = time.monotonic()

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
+settings.register_profile("patient", deadline=None)  # a busy machine takes its time
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

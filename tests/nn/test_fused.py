@@ -254,5 +254,5 @@ def test_two_processes_build_at_once(tmp_path: object, monkeypatch: pytest.Monke
     )
     command = [sys.executable, "-c", code]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate(timeout=120)[0].strip() for process in both] == ["built"] * 2
+    assert [process.communicate()[0].strip() for process in both] == ["built"] * 2
     assert len(list(compiler.cache_folder().glob("*.so"))) == 4

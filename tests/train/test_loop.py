@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -126,7 +128,9 @@ def test_early_stopping(runner: ModuleType, tmp_path: Path) -> None:
     assert again.history == result.history
 
 
-def test_time_limit(runner: ModuleType, tmp_path: Path) -> None:
+def test_time_limit(runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: 0.005 * next(ticks))  # not the machine's
     changes = {
         "max_epochs": 10**6,
         "max_time": 1.5,

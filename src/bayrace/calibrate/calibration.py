@@ -20,6 +20,8 @@ from torch import Tensor
 
 from bayrace.core.prediction import Prediction, Shape, Uncertain
 
+_LARGEST = 1e12  # factor of σ: beyond it, predictions and errors have nothing in common
+
 
 @dataclass(frozen=True)
 class Recalibration:
@@ -36,8 +38,11 @@ class Recalibration:
     def __post_init__(self) -> None:
         """Refuse factors that make no standard deviation."""
         for factor in (self.factor, *self.by_element.values()):
-            if not (math.isfinite(factor) and factor > 0):
-                raise ValueError(f"factor {factor} of σ is not positive; calibrate on more frames")
+            if not 1 / _LARGEST <= factor <= _LARGEST:  # nan included
+                raise ValueError(
+                    f"factor {factor} of σ is not between {1 / _LARGEST:g} and {_LARGEST:g}; "
+                    "calibrate on more frames"
+                )
         if not (math.isfinite(self.power) and self.power >= 0 and 0 < self.pivot < math.inf):
             raise ValueError(
                 f"σ to the power {self.power} from {self.pivot} on: no increasing function of σ; "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import ase.io
 from ase import Atoms
 
+from bayrace.core.files import whole_file
 from bayrace.data.frame import Frame, frame_to_atoms
 
 
@@ -27,9 +27,5 @@ def write_extxyz(path: Path, structures: Sequence[Atoms]) -> None:
 
 def _write(path: Path, structures: Sequence[Atoms], form: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with whole_file(path) as part:
         ase.io.write(part, structures, format=form)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

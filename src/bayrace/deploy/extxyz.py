@@ -11,7 +11,6 @@ would hide, are kept as REF_energy, REF_forces and REF_stress.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io.extxyz import output_column_format
 
+from bayrace.core.files import whole_file
 from bayrace.core.prediction import Prediction
 from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
@@ -45,18 +45,11 @@ def predict_files(
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     count = 0
-    try:
-        with part.open("w", encoding="utf-8") as file:
-            for atoms in predict_atoms(
-                potential, paths, edge_budget=edge_budget, progress=progress
-            ):
-                write_frame(file, atoms)
-                count += 1
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(target) as part, part.open("w", encoding="utf-8") as file:
+        for atoms in predict_atoms(potential, paths, edge_budget=edge_budget, progress=progress):
+            write_frame(file, atoms)
+            count += 1
     return count
 
 

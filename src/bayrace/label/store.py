@@ -18,13 +18,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from bayrace.data.frame import DataError, Frame
 from bayrace.data.split import frame_fingerprint
 from bayrace.system.database import transaction
+
+if TYPE_CHECKING:
+    import psutil
 
 State = Literal["waiting", "running", "done", "failed"]
 
@@ -46,14 +49,14 @@ class Worker(NamedTuple):
 
     host: str
     process: int
-    created: float
+    created: float  # s since the machine started, where it tells; see `_created`
 
     @staticmethod
     def here() -> Worker:
         """This process."""
         import psutil
 
-        return Worker(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+        return Worker(socket.gethostname(), os.getpid(), _created(psutil.Process()))
 
     def alive(self) -> bool:
         """Whether it still runs; False where it runs on another machine and nobody can tell."""
@@ -63,7 +66,7 @@ class Worker(NamedTuple):
             return False
         try:
             process = psutil.Process(self.process)
-            same = abs(process.create_time() - self.created) < 0.1
+            same = abs(_created(process) - self.created) < 0.1
             return bool(same and process.status() != psutil.STATUS_ZOMBIE)
         except psutil.NoSuchProcess:
             return False
@@ -173,6 +176,19 @@ class LabelStore:
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction of its own."""
         return transaction(self.path, "file of labels")
+
+
+def _created(process: psutil.Process) -> float:
+    """When a process began, by a clock that nobody sets.
+
+    psutil adds the time of the boot, which the kernel derives from the clock of the day: set that
+    back, and every process at work would seem to be another one, and be paid for twice.
+    """
+    try:
+        text = Path(f"/proc/{process.pid}/stat").read_text("utf-8", errors="replace")
+    except OSError:  # no Linux, or no such process any more, which psutil will say
+        return float(process.create_time())
+    return int(text.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _begin(connection: sqlite3.Connection, hash_: str, started: float, worker: Worker) -> None:

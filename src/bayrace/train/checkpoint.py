@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,8 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+
+from bayrace.core.files import whole_file
 
 LAST = "last.ckpt"  # the newest state of a run, from which it resumes
 BEST = "best.ckpt"  # the parameters of the best validation
@@ -70,25 +70,8 @@ def group(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the file at `path` by `data`; readers and crashes see the old or the new whole."""
-    # A name of its own: two processes that write the same file must not share one.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def remove_temporaries(path: Path) -> None:
-    """Remove what killed processes left of writing `path`; nobody may be writing it now."""
-    for left in list(path.parent.iterdir()) if path.parent.is_dir() else ():
-        if left.name.startswith(f".{path.name}.") and left.name.endswith(".tmp"):
-            left.unlink(missing_ok=True)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(data)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
@@ -127,14 +110,3 @@ def _content(
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: its header holds no settings; {_REMEDY}")
     return content
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; only POSIX can open a folder."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import IO
 
 from bayrace.config import Config, ConfigError
+from bayrace.core.files import remove_temporaries
 from bayrace.data.frame import DataError
 from bayrace.posterior.swag import SNAPSHOTS, SwagOptions
-from bayrace.train.checkpoint import BEST, LAST, remove_temporaries
+from bayrace.train.checkpoint import BEST, LAST
 from bayrace.train.state import HISTORY
 
 CONFIG, MODEL, TEST = "config.yaml", "model.bayrace", "test.json"
@@ -69,7 +70,7 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
         if time.monotonic() >= end:
             raise DataError(
                 f"{folder}: another process works in it; wait for its end, or choose another "
-                "folder with -o output=..."
+                "folder with -s output=..."
             )
         time.sleep(_POLL)
     with file:

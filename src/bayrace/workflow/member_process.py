@@ -18,7 +18,7 @@ from bayrace.system.exit_codes import FAILED, FINISHED, INTERRUPTED
 from bayrace.system.process import settle
 from bayrace.train.signals import stop_on_signals
 
-_PATIENCE = 60.0  # s for the same member of an ensemble that was killed: it saves and ends
+_PATIENCE = 600.0  # s for the same member of an ensemble that was killed: it saves and ends
 
 
 def main() -> int:

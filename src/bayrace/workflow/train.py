@@ -291,5 +291,5 @@ def _make_folder(config: Config, *, resume: bool) -> Path:
     remove_leftovers(folder)
     if not resume:
         clear_folder(folder)
-        write_atomically(folder / CONFIG, dump_config(config).encode())
+    write_atomically(folder / CONFIG, dump_config(config).encode())  # a copied folder is its own
     return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,11 +21,15 @@ def test_turns_are_taken() -> None:
     assert "".join(order) == "ab" * 4  # one round to warm up
 
 
-def test_slower_calls_take_longer() -> None:
-    calls = [lambda: time.sleep(0.002), lambda: time.sleep(0.02)]
-    found = relative_times(interleaved_times(calls, rounds=3))
-    assert found[0] == 1.0
-    assert found[1] > 2
+def test_slower_calls_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
+    def taking(seconds: float) -> Callable[[], None]:
+        return lambda: now.append(now.pop() + seconds)
+
+    found = relative_times(interleaved_times([taking(0.25), taking(2.0)], rounds=3))
+    assert found.tolist() == [1.0, 8.0]
 
 
 def test_disturbed_rounds_do_not_count() -> None:

@@ -52,9 +52,7 @@ def test_children_are_not_left_behind(tmp_path: Path) -> None:
     with pytest.raises(OracleError, match="wrote no"):
         oracle(f"sh -c 'sleep 1000 & echo $! > {note}'").label(FRAME)
     pid = int(note.read_text())
-    end = time.monotonic() + 60
-    while _alive(pid):
-        assert time.monotonic() < end, f"process {pid} was left behind"
+    while _alive(pid):  # pytest's own limit names what hangs
         time.sleep(0.01)
 
 

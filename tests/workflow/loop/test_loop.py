@@ -19,6 +19,7 @@ from typing import Any
 import ase.io
 import numpy as np
 import pytest
+import torch
 import yaml
 from ase import Atoms
 from ase.calculators.emt import EMT
@@ -29,6 +30,7 @@ pytest.importorskip("distributed")
 from bayrace.cli.main import app
 from bayrace.config.load import ConfigError, make_section
 from bayrace.config.loop import LoopConfig, StopConfig
+from bayrace.data.embedded import embedded
 from bayrace.data.frame import DataError
 from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
@@ -161,6 +163,20 @@ def test_two_rounds(settings: Settings, log: Path, tmp_path: Path) -> None:
         run(settings(tune={"epochs": 4}, select={"budget": 5}))
     fresh = run(settings(tune={"epochs": 4}, stop={"rounds": 0}), overwrite=True)
     assert [each.number for each in fresh.rounds] == [0]
+
+
+def test_two_loops_end_with_the_same_bits(settings: Settings, tmp_path: Path) -> None:
+    """With the posterior of a training without options, in different folders."""
+    found = []
+    for name in ("one", "other"):
+        raw = settings(output=str(tmp_path / name), posterior="distance", stop={"rounds": 1})
+        assert run(raw).rounds[-1].labels == 4
+        found.append(Potential.load(tmp_path / name / "model.bayrace"))
+    one, other = (potential.posterior.tensors() for potential in found)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert found[0].posterior.options() == found[1].posterior.options()
+    assert found[0].calibration == found[1].calibration
 
 
 def test_labels_reach_the_training_as_they_are(settings: Settings, tmp_path: Path) -> None:
@@ -314,6 +330,46 @@ def test_one_loop_in_a_folder(tmp_path: Path) -> None:
         locked(tmp_path),
     ):
         pass
+
+
+def test_steps_stay_in_order_when_the_clock_goes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, clock = State(tmp_path / "s.sqlite"), iter((3e9, 2e9, 1e9, 4e9, 5e8))
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    for step in STEPS:
+        state.record(1, step, {}, seconds=0.0)
+    assert list(state.seconds(1)) == STEPS
+
+
+AHEAD: dict[str, tuple[dict[str, Any], str]] = {
+    "test": ({"test": {"other": str(embedded("ethanol-test"))}}, "C"),
+    "starts": ({"explore": {"starts": str(embedded("ethanol-test"))}}, "C"),
+    "calculator": ({"oracle": {"kind": "ase", "ase": {"calculator": "nowhere:X"}}}, "nowhere"),
+    "teacher": ({"oracle": {"kind": "teacher", "teacher": {"model": "no.bayrace"}}}, "no.bayrace"),
+    "files": (
+        {
+            "oracle": {
+                "kind": "command",
+                "command": {"command": "x", "input": "a", "output": "b", "files": ["INCAR"]},
+            }
+        },
+        "INCAR",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AHEAD)
+def test_what_is_needed_later_is_looked_at_first(
+    settings: Settings, tmp_path: Path, name: str
+) -> None:
+    change, message = AHEAD[name]
+    raw = settings()
+    for key, value in change.items():
+        raw[key] = value if key == "oracle" else raw[key] | value
+    with pytest.raises(ValueError, match=message):
+        run(raw)
+    assert not (tmp_path / "loop" / "round-00").exists()  # nothing was trained
 
 
 def test_a_step_is_done_once(tmp_path: Path) -> None:

@@ -111,13 +111,6 @@ def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
     return {**result, "newest": errors(judged), "forces_rmse": _by_structure(judged, found)}
 
 
-def check_files(bench: Bench) -> None:
-    """Read everything that is needed only later, so that mistakes are found at once."""
-    _ = bench.tests
-    if bench.config.explore.starts is not None:
-        _all_starts(bench)
-
-
 def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
     """The newest labels as they were predicted, for the page."""
     labelled = [each for each in rounds if each.newest is not None]
@@ -138,7 +131,7 @@ def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
 def _starts(bench: Bench, number: int) -> list[Frame]:
     """The structures that a round's runs begin from: given ones, and labels of earlier rounds."""
     config = bench.config.explore
-    given, found = _all_starts(bench), bench.labelled(number - 1)[0] if config.onward else []
+    given, found = all_starts(bench), bench.labelled(number - 1)[0] if config.onward else []
     wanted = min(config.structures or len(given), len(given))
     new = min(round(wanted * config.onward), len(found))
     random = np.random.default_rng([bench.config.seed, number])
@@ -157,7 +150,8 @@ def _name(bench: Bench, frame: Frame) -> str:
     return f"{path.relative_to(bench.root) if inside else path.name}, frame {frame.index}"
 
 
-def _all_starts(bench: Bench) -> list[Frame]:
+def all_starts(bench: Bench) -> list[Frame]:
+    """What runs may begin from: the files that were named, else the training set."""
     paths = bench.config.explore.starts
     if paths is None:
         return read_traj(bench.folder(0) / TRAIN)

@@ -28,6 +28,7 @@ from bayrace.report.rounds import rounds_report
 from bayrace.train.checkpoint import write_atomically
 from bayrace.workflow.folder import locked
 from bayrace.workflow.loop import gather, learn
+from bayrace.workflow.loop.ahead import check_ahead
 from bayrace.workflow.loop.bench import Bench
 from bayrace.workflow.loop.orphans import adopt
 from bayrace.workflow.loop.state import STATE, State
@@ -63,7 +64,7 @@ def run_loop(
             clear(folder)
         bench = Bench(config, State(folder / STATE), watch)
         bench.state.claim(*_settings(config))
-        gather.check_files(bench)
+        check_ahead(bench)
         rounds = [_first(bench)]
         ending = None
         while ending is None:

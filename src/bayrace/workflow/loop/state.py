@@ -75,7 +75,7 @@ class State:
         """How long the steps of a round took."""
         with self._connected() as connection:
             found = connection.execute(
-                "SELECT step, seconds FROM loop_steps WHERE round = ? ORDER BY ended", (number,)
+                "SELECT step, seconds FROM loop_steps WHERE round = ? ORDER BY rowid", (number,)
             ).fetchall()
         return dict(found)
 
