@@ -82,5 +82,5 @@ def parse_oracle(text: str, arguments: Mapping[str, Any]) -> OracleConfig:
 
 def _section(kind: str, values: Mapping[str, Any], source: str) -> OracleConfig:
     name = section_name(ORACLES.find(kind))
-    section = {name: values} if name in OracleConfig.model_fields else dict(values)
-    return make_section(OracleConfig, {"kind": kind, **section}, source=source)
+    given = {name: values} if values else {}
+    return make_section(OracleConfig, {"kind": kind, **given}, source=source)
