@@ -70,7 +70,7 @@ $(STAMPS)/run: $(STAMPS)/torch pyproject.toml
 	touch $@
 
 $(STAMPS)/dev: $(STAMPS)/torch pyproject.toml
-	$(PIP) -c constraints.txt -e '.[dev]'
+	$(PIP) -c constraints.txt -e '.[dev,engines]'
 	touch $@ $(STAMPS)/run
 
 $(STAMPS)/docs: $(STAMPS)/run

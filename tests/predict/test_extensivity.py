@@ -11,7 +11,8 @@ import torch
 
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.models.noise import NoiseSpec
-from bayrace.models.race.network import NOISE_GAIN, Race
+from bayrace.models.race.network import Race
+from bayrace.models.race.start import NOISE_GAIN
 from bayrace.potential.potential import Potential
 from bayrace.testing import EXAMPLES
 

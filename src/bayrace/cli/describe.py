@@ -13,6 +13,14 @@ if TYPE_CHECKING:  # commands show their help without torch
     from bayrace.workflow.fit import Prepared
 
 
+_POOLINGS = {
+    "sum": "sum over atoms",
+    "mean": "mean over atoms",
+    "norm": "norm of a sum of vectors",
+    "second_moment": "second moment of atoms",
+}
+
+
 def describe(config: Config, prepared: Prepared, out: Console) -> None:
     """Say what is about to be trained on what."""
     from bayrace.core.shapes import parameter_shapes
@@ -33,7 +41,13 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     if kind == "fitted" and not determined(train.frames, train.elements):
         kind = "fitted, of which only sums count (the compositions do not tell elements apart)"
     values = ", ".join(f"{symbols_of([z])} {e:.3f}" for z, e in train.references.items())
-    out.print(f"       reference energies {kind}: {values} eV")
+    target = config.target.build()
+    if target.is_energy:
+        out.print(f"       reference energies {kind}: {values} eV")
+    else:
+        out.print(f"target {target.name} in {target.unit}, by the {_POOLINGS[target.pooling]}")
+        if any(train.references.values()):
+            out.print(f"       references of the elements, fitted: {values} {target.unit}")
     model = config.model
     kind = model.kind
     if isinstance(model, RaceOptions):

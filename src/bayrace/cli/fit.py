@@ -70,7 +70,7 @@ def fit(
         f"{config.posterior.kind} for {model}, {len(prepared.train)} training and "
         f"{len(prepared.valid)} validation structures"
     )
-    with stop_on_signals() as stop, training_display(out) as observer:
+    with stop_on_signals() as stop, training_display(out, config.target.build()) as observer:
         fitted = run.refit(
             potential,
             config,

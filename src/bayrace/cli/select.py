@@ -134,7 +134,8 @@ def _usual(potential: Potential) -> str:
 
     predicted = noise_spec_of(potential.model).kind in ("energy", "joint")
     noisy = predicted or isinstance(potential.posterior, Noisy)
-    return "bald-ef" if noisy else "variance"
+    informative = "bald-ef" if potential.target.is_energy else "bald-energy"
+    return informative if noisy else "variance"
 
 
 def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 from bayrace.config.load import ConfigError
 from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
+from bayrace.config.target import TargetConfig
 from bayrace.core.protocols import Likelihood, ModelSpec
 from bayrace.data.dataset import Dataset
 from bayrace.data.read import LabelKeys
@@ -31,14 +32,16 @@ _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
 }
 
 
-def label_keys(data: DataConfig) -> LabelKeys:
-    """Where the labels of the data files are."""
+def label_keys(data: DataConfig, target: TargetConfig | None = None) -> LabelKeys:
+    """Where the labels of the data files are; `target`: of another property than the energy."""
+    other = target is not None and target.name != "energy"
     return LabelKeys(
-        energy=data.energy_key,
+        energy=target.label_key if target and other else data.energy_key,
         forces=data.forces_key,
         stress=data.stress_key,
         virial=data.virial_key,
         config_type=data.config_type_key,
+        forces_too=not other,
     )
 
 
@@ -75,7 +78,8 @@ def model_spec(config: Config, train: Dataset) -> ModelSpec:
     """The network, with the statistics of the training set."""
     options = config.model
     noise = noise_spec(config.loss, members=shallow_members(config))
-    spec: ModelSpec = cast("Any", MODELS.find(options.kind)).of(options, train, noise)
+    kind = cast("Any", MODELS.find(options.kind))
+    spec: ModelSpec = kind.of(options, train, noise=noise, target=config.target.build())
     return spec
 
 

@@ -15,6 +15,7 @@ from bayrace.config.messages import explain
 from bayrace.config.presets import named_kind
 from bayrace.config.schema import Config
 from bayrace.config.section import Section
+from bayrace.config.target import named_target
 from bayrace.core.registry import Registry
 
 S = TypeVar("S", bound=Section)
@@ -113,7 +114,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: write key.sub=value, such as train.lr=0.005")
     section = values
     for part in parts[:-1]:
-        inside = named_kind(section.get(part))
+        named = named_target if part == "target" else named_kind
+        inside = named(section.get(part))
         if not isinstance(inside, dict):
             inside = {}
         section[part] = inside

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from bayrace.config.target import target_loss
 from bayrace.models.race.options import Preset
 from bayrace.models.race.presets import PRESETS
 from bayrace.posterior import POSTERIORS
@@ -40,7 +41,7 @@ def fill_run(raw: Any) -> Any:
     model = raw.get("model", {})
     named = isinstance(model, Mapping)
     name = model.get("preset", DEFAULT_PRESET) if named else getattr(model, "preset", None)
-    filled = own_loss(raw)
+    filled = target_loss(own_loss(raw))
     for section in ("loss", "train"):
         given = filled.get(section, {})
         if isinstance(given, Mapping):

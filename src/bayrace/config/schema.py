@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from bayrace.calibrate import RECALIBRATIONS
 from bayrace.config.choice import Choice, choice
@@ -16,6 +16,7 @@ from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Valida
 from bayrace.config.model import ModelConfig
 from bayrace.config.presets import fill_run
 from bayrace.config.section import Section
+from bayrace.config.target import TargetConfig, named_target
 from bayrace.posterior import POSTERIORS
 from bayrace.train.monitors import Monitor
 
@@ -245,6 +246,9 @@ class Config(Section):
         default="runs/bayrace", min_length=1, description="Folder of the run; created."
     )
     data: DataConfig = Field(description="Which structures to learn from.")
+    target: Annotated[TargetConfig, BeforeValidator(named_target)] = Field(
+        default=TargetConfig(), description="What is learnt of a structure."
+    )
     model: ModelConfig = Field(
         default={},  # filled from the preset
         validate_default=True,
@@ -262,6 +266,16 @@ class Config(Section):
     )
 
     _fill = model_validator(mode="before")(fill_run)
+
+    @model_validator(mode="after")
+    def _property_has_no_forces(self) -> Config:
+        loss, target = self.loss, self.target
+        if target.name != "energy" and (loss.kind == "nll_jef" or loss.forces or loss.stress):
+            raise ValueError(
+                f"target {target.name} has no forces: leave loss.forces and loss.stress out, and "
+                f"use loss.kind nll_e or mse, not {loss.kind}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_its_loss(self) -> Config:

@@ -70,6 +70,15 @@ class LinearModel(Model, Protocol):
 
 
 @runtime_checkable
+class RescaledStart(Protocol):
+    """A model whose initial parameters are better for having seen some structures."""
+
+    def rescaled(self, params: Params, batch: GraphBatch) -> Params:
+        """The same draw, made smaller where it is too large for these structures."""
+        ...
+
+
+@runtime_checkable
 class Foldable(Protocol):
     """A model that predicts faster with weights that it has multiplied out beforehand."""
 

@@ -40,7 +40,12 @@ from bayrace.likelihood.robust import Shares, judged, robust_scale, shares
 from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.posterior.example import STEP, last_layer
-from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places, structure_features
+from bayrace.posterior.gaussian.last_layer import (
+    LastLayer,
+    last_layer_places,
+    pooled_features,
+    structure_features,
+)
 from bayrace.posterior.held_out import Errors, HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
@@ -147,12 +152,12 @@ class Distance:
         stress: bool,
     ) -> Spread:
         """Variances of the predictions `outputs`; None for what is not modelled."""
-        hidden, factor = hidden_features(outputs).double(), self.last.factor
+        added, factor = pooled_features(outputs).double(), self.last.factor
         distance = self.distances(batch, outputs)
         excess = distance ** (self.energy_power - 1)
-        rigid = (structure_features(batch, hidden) @ factor).square().sum(-1)
+        rigid = (structure_features(batch, added) @ factor).square().sum(-1)
         energy = rigid * _mean(excess, batch)
-        atomic = (hidden @ factor).square().sum(-1) * excess if self.energy_modelled else None
+        atomic = (added @ factor).square().sum(-1) * excess if self.energy_modelled else None
         if atomic is None:
             energy = torch.full_like(energy, torch.nan)
         grown = distance**self.power

@@ -126,9 +126,7 @@ class _Run:
             raise CheckpointError(
                 f"{last} exists; resume that run, train in another folder, or delete this one"
             )
-        params = initial or self.task.model.init(
-            settings.seed, dtype=settings.torch_dtype, device=settings.device
-        )
+        params = initial or self.task.initial()
         if resume:
             self.state = states.restore(folder, settings, params, self.identity)
         else:

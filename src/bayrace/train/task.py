@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
-from bayrace.core.protocols import Likelihood, Model
+from bayrace.core.outputs import Params
+from bayrace.core.protocols import Likelihood, Model, RescaledStart
 from bayrace.data.dataset import Dataset, epoch_batches, equal_batches
 from bayrace.data.split import frame_fingerprint
 from bayrace.train.settings import TrainSettings
+
+_FIRST_LOOK = 20  # structures that initial parameters are scaled to
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +97,16 @@ class Task:
         """These frames in the run's type and on its device."""
         settings = self.settings
         return dataset.batch(indices, dtype=settings.torch_dtype, device=settings.device)
+
+    def initial(self) -> Params:
+        """The first parameters: drawn by the seed, fitted to some of the data where a model can."""
+        settings, model = self.settings, self.model
+        drawn = model.init(settings.seed, dtype=settings.torch_dtype, device=settings.device)
+        if not isinstance(model, RescaledStart):
+            return drawn
+        step = max(1, len(self.train) // _FIRST_LOOK)
+        batch, _ = self.collate(self.train, list(range(0, len(self.train), step))[:_FIRST_LOOK])
+        return model.rescaled(drawn, batch)
 
     def identity(self) -> dict[str, Any]:
         """What a resumed run must share with its beginning, JSON-able."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from bayrace.config import Config, ConfigError
@@ -13,6 +14,7 @@ from bayrace.data.doubts import doubts, reference_doubts, voice
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import split
+from bayrace.data.statistics import target_references
 from bayrace.data.unit_doubts import Doubt
 from bayrace.models.race.network import Race
 from bayrace.potential.potential import Potential
@@ -47,10 +49,10 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
 
 def read_splits(config: Config) -> Splits:
     """Read the files of a run and split off the validation set where no file is given."""
-    data = config.data
+    data, keys = config.data, label_keys(config.data, config.target)
 
     def read(paths: Sequence[str]) -> tuple[list[Frame], dict[int, float]]:
-        frames = read_frames(list(paths), keys=label_keys(data), config_weights=data.config_weights)
+        frames = read_frames(list(paths), keys=keys, config_weights=data.config_weights)
         return split_isolated(frames)
 
     frames, isolated = read(data.train)
@@ -70,13 +72,22 @@ def read_splits(config: Config) -> Splits:
 
 
 def _references(config: Config, splits: Splits) -> dict[int, float]:
-    given = config.data.references
+    given, target = config.data.references, config.target.build()
+    if not target.is_energy:
+        if not isinstance(given, str):
+            raise ConfigError(
+                f"data.references: are energies of atoms; those of {target.name} are fitted"
+            )
+        return target_references(splits.train, target)
     return fit_references(splits.train, given=splits.isolated if isinstance(given, str) else given)
 
 
 def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> list[Doubt]:
     """What looks wrong in the data of a run."""
     tests = {f"test {name}": frames for name, frames in splits.test.items()}
+    if config.target.name != "energy":  # of which we know no usual size
+        sets = {"train": splits.train, "valid": splits.valid, **tests}
+        return doubts({name: [replace(f, energy=None) for f in sets[name]] for name in sets})
     given = not isinstance(config.data.references, str) or set(references) <= set(splits.isolated)
     return [
         *doubts({"train": splits.train, "valid": splits.valid, **tests}),

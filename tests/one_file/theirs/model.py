@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt
 
+from bayrace.core.target import Target
 from bayrace.data.dataset import Dataset
 from bayrace.models.noise import NoiseSpec
 from bayrace.models.pair import PairModel
@@ -38,7 +39,9 @@ class SpringySpec:
     functions: int
 
     @classmethod
-    def of(cls, options: SpringyOptions, train: Dataset, noise: NoiseSpec) -> Self:
+    def of(
+        cls, options: SpringyOptions, train: Dataset, *, noise: NoiseSpec, target: Target
+    ) -> Self:
         if noise.kind != "none":
             raise ValueError("springy predicts no noise; train it with loss.kind: mse")
         return cls(train.elements, options.cutoff, options.functions)

@@ -26,6 +26,7 @@ from bayrace.models.race.radial import TABLE, Radial
 from bayrace.models.race.readout import Readout, heads_of, readout
 from bayrace.models.race.short_range import short_range
 from bayrace.models.race.spec import RaceSpec
+from bayrace.models.race.start import GATES, SCALARS, drawn, rescaled
 from bayrace.nn import convolution, mixing, products, splines
 from bayrace.nn.convolution import convolve
 from bayrace.nn.irreps import SCALAR, Irrep
@@ -35,9 +36,7 @@ from bayrace.nn.mixing import Mixing, mix
 from bayrace.nn.products import square
 from bayrace.nn.radial import silu
 
-_SCALARS = "readout.scalars"  # of a layer: weights of the energy (column 0) and invariant heads
-_QUADRUPOLE, _GATES = "readout.quadrupole", "readout.gates"  # of 2e heads, which are all noise
-NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
+_QUADRUPOLE = "readout.quadrupole"  # of a layer: of 2e heads, which are all noise
 
 
 class Known(NamedTuple):
@@ -98,15 +97,8 @@ class Race:
         self, seed: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Params:
         """Normal weights, the same for every dtype and device."""
-        generator = torch.Generator().manual_seed(seed)
-        drawn = {
-            name: torch.randn(shape, generator=generator, dtype=torch.float64) * _gain(name)
-            for name, shape in self.shapes.items()
-        }
-        for name, value in drawn.items():
-            if name.endswith(_SCALARS):
-                value[:, 1:] *= NOISE_GAIN  # all columns but the energy belong to noise heads
-        return {name: value.to(dtype=dtype, device=device) for name, value in drawn.items()}
+        params = drawn(self.shapes, seed)
+        return {name: value.to(dtype=dtype, device=device) for name, value in params.items()}
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
         """Energy of each structure and the raw noise heads; `params` may be folded.
@@ -114,30 +106,41 @@ class Race:
         Folded weights of M members, (M, ...) each, go with a batch that is `repeated` M times; see
         `side_by_side`.
         """
-        geometry = geometry_of(batch, self.spec.l_max)
-        one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
-        close = short_range(self.spec, geometry.distance, batch)
-        geometry = geometry._replace(distance=close.distance)
-        known = Known(params["embedding"], one_body, geometry, batch)
+        known, repulsion = self._known(params, batch)
         features: Tensor | None = None
         readouts: list[Readout] = []
         for layer in self.layout:
             own = _scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
             readouts.append(readout(self.spec.noise, layer, own, features))
-        return heads_of(self.spec, readouts, batch, known=close.energy)
+        return heads_of(self.spec, readouts, batch, known=repulsion)
+
+    def _known(self, params: Params, batch: GraphBatch) -> tuple[Known, Tensor | None]:
+        """What all layers read, and the repulsion of pairs that are too close, eV, (N,)."""
+        geometry = geometry_of(batch, self.spec.l_max)
+        one_body = linear(params["embedding"], params["one_body"])  # a¹ of each element, (Z, F)
+        close = short_range(self.spec, geometry.distance, batch)
+        geometry = geometry._replace(distance=close.distance)
+        return Known(params["embedding"], one_body, geometry, batch), close.energy
+
+    def rescaled(self, params: Params, batch: GraphBatch) -> Params:
+        """Initial weights without large features; as they are where nothing is squared."""
+        if not self.spec.self_contraction:
+            return params
+        known, _ = self._known(params, batch)
+        return rescaled(self.layout, params, partial(self._layer, known=known))
 
     def last_layer(self, params: Params) -> Tensor:
         """The weights that energies are linear in, (D,): Heads.hidden @ these, and constants."""
         self._refuse_activation()
-        return torch.cat([params[f"{layer.name}.{_SCALARS}"][:, 0] for layer in self.layout])
+        return torch.cat([params[f"{layer.name}.{SCALARS}"][:, 0] for layer in self.layout])
 
     def with_last_layer(self, params: Params, weights: Tensor) -> Params:
         """The same parameters with other weights (D,) there."""
         self._refuse_activation()
         changed = dict(params)
         for layer, own in zip(self.layout, weights.chunk(len(self.layout)), strict=True):
-            name = f"{layer.name}.{_SCALARS}"
+            name = f"{layer.name}.{SCALARS}"
             changed[name] = torch.cat([own.unsqueeze(-1), params[name][:, 1:]], dim=-1)
         return changed
 
@@ -147,16 +150,16 @@ class Race:
             raise ValueError(
                 "this network has no members in its last layer; train one with loss.kind: shallow"
             )
-        return torch.cat([params[f"{layer.name}.{_SCALARS}"][:, 1:] for layer in self.layout])
+        return torch.cat([params[f"{layer.name}.{SCALARS}"][:, 1:] for layer in self.layout])
 
     def noise_weights(self, params: Params) -> Params:
         """Masks of the parameters with noise heads: 1 where only noise moves with the weight."""
         masks: Params = {}
         for name, value in params.items():
-            if name.endswith(_SCALARS) and value.shape[-1] > 1:
+            if name.endswith(SCALARS) and value.shape[-1] > 1:
                 masks[name] = torch.ones_like(value)
                 masks[name][..., 0] = 0  # the energy
-            elif name.endswith((_QUADRUPOLE, _GATES)):
+            elif name.endswith((_QUADRUPOLE, GATES)):
                 masks[name] = torch.ones_like(value)
         return masks
 
@@ -331,11 +334,3 @@ def _scoped(params: Params, name: str) -> dict[str, Tensor]:
     return {
         key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)
     }
-
-
-def _gain(name: str) -> float:
-    """Initial standard deviation of a parameter: features and energies start of order 1."""
-    part = name.removeprefix(name.split(".")[0] + ".")
-    gains = {"product": 0.5, "skip": 0.7, "contract": 0.2, _SCALARS: 0.3}
-    gains[_GATES] = NOISE_GAIN
-    return next((gain for prefix, gain in gains.items() if part.startswith(prefix)), 1.0)

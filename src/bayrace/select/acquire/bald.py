@@ -43,6 +43,11 @@ def energy_information(prediction: Prediction) -> Tensor:
 def force_information(prediction: Prediction, *, over: Over = "mean") -> Tensor:
     """BALD of the forces of each structure, (S,) nats."""
     forces = prediction.forces
+    if not prediction.has_forces:
+        raise AcquisitionError(
+            f"{FORCES}: this potential predicts a property without forces; choose by bald-energy, "
+            "variance or diverse"
+        )
     noise = _mean_log_noise(forces, FORCES)
     atoms = 0.5 * (log_determinant(forces.total) - noise)
     return over_atoms(atoms, prediction.owner, len(prediction.energy.mean), over=over)

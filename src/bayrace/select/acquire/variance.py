@@ -37,15 +37,15 @@ class Variance:
         """Both variances of each structure."""
         structures = len(prediction.energy.mean)
         atoms = prediction.owner.bincount(minlength=structures)
-        forces = prediction.forces.total.diagonal(dim1=-2, dim2=-1).mean(-1)
-        return {
-            _ENERGY: prediction.energy.total / atoms,
-            _FORCES: over_atoms(forces, prediction.owner, structures, over=over),
-        }
+        found = {_ENERGY: prediction.energy.total / atoms}
+        if prediction.has_forces:
+            forces = prediction.forces.total.diagonal(dim1=-2, dim2=-1).mean(-1)
+            found[_FORCES] = over_atoms(forces, prediction.owner, structures, over=over)
+        return found
 
     def order(self, pool: Pool, *, seed: int) -> Iterator[Pick]:  # noqa: ARG002
-        """Forces and energies in turn."""
-        names = (_FORCES, _ENERGY)
+        """Forces, where the target has some, and energies in turn."""
+        names = [name for name in (_FORCES, _ENERGY) if name in pool.columns]
         require_spread([pool.columns[name] for name in names], "variance")
         yield from descending(pool, *names)
 

