@@ -26,17 +26,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Self
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
 from bayrace.core.protocols import LinearModel, Model, Posterior
 from bayrace.data.dataset import Dataset
-from bayrace.likelihood.robust import Shares, judged, robust_scale, shares
 from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.posterior.example import STEP, last_layer
@@ -46,7 +43,7 @@ from bayrace.posterior.gaussian.last_layer import (
     pooled_features,
     structure_features,
 )
-from bayrace.posterior.held_out import Errors, HeldOut, held_out
+from bayrace.posterior.held_out import HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
     inverse_root,
@@ -55,9 +52,8 @@ from bayrace.posterior.latent import (
     whitened,
 )
 from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.scales import scaled, scaled_forces, unlikeliness
 from bayrace.posterior.stored import Group, Layout, take_features
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -248,7 +244,9 @@ def fit(
         some = range(0, len(valid), max(1, len(valid) // _ENOUGH))
         found = min(
             _GRID,
-            key=lambda each: _loss(held_out(bare(each), model, params, valid, lambdas, some)),
+            key=lambda each: unlikeliness(
+                held_out(bare(each), model, params, valid, lambdas, some)
+            ),
         )
     chosen = bare(found)
     progress(len(train) + len(valid))
@@ -258,8 +256,8 @@ def fit(
 def _scaled_to(bare: Distance, held: HeldOut) -> Distance:
     """The same with the scales that validation errors have."""
     root = bare.last.factor
-    energy, stress = _scaled(held.energy), _scaled(held.stress)
-    by_element, forces = _scaled_forces(held, len(bare.centre))
+    energy, stress = scaled(held.energy), scaled(held.stress)
+    by_element, forces = scaled_forces(held, len(bare.centre))
     found = {"energy": energy, "forces": forces, "stress": stress}
     return replace(
         bare,
@@ -274,55 +272,6 @@ def _scaled_to(bare: Distance, held: HeldOut) -> Distance:
 _REAL = torch.float64
 _GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the regularisation
 _ENOUGH = 100  # structures that choose among them
-_PRIOR_COMPONENTS = 30  # of forces by which the scale of an element leans on that of all
-
-
-def _scaled(errors: Errors | None) -> Shares | None:
-    if errors is None:
-        return None
-    found = shares(errors.square, errors.noise, errors.shape, count=errors.structures)
-    return found if found.ignorance > 0 else None
-
-
-def _scaled_forces(held: HeldOut, kinds: int) -> tuple[Tensor | None, Shares | None]:
-    """c of every element, (Z,), and the share of the noise."""
-    relative = None if held.forces is None else _by_element(held.forces, kinds)
-    if held.forces is None or relative is None:
-        return None, None
-    found = _scaled(_with_shape(held.forces, relative))
-    if found is None:
-        return None, None
-    return torch.from_numpy(found.ignorance * relative), found
-
-
-def _by_element(errors: Errors, kinds: int) -> Array | None:
-    """c of each element over that of all, (Z,); None where there are no errors."""
-    size = np.sqrt(errors.square / errors.shape)
-    common = robust_scale(size) ** 2
-    if not common > 0:
-        return None
-    log = np.zeros(kinds)
-    for element in range(kinds):
-        own = size[errors.element == element]
-        if own.any():
-            part = own.size / (own.size + _PRIOR_COMPONENTS)
-            log[element] = part * math.log(robust_scale(own) ** 2 / common)
-    return np.exp(log)
-
-
-def _with_shape(errors: Errors, relative: Array) -> Errors:
-    return errors._replace(shape=errors.shape * relative[errors.element])
-
-
-def _loss(held: HeldOut) -> float:
-    """How unlikely the errors of forces are, or of energies where there are no forces."""
-    errors = held.energy if held.forces is None else held.forces
-    if errors is None:
-        return math.inf
-    relative = _by_element(errors, int(errors.element.max()) + 1)
-    if relative is None:
-        return math.inf
-    return judged(errors.square, _with_shape(errors, relative).shape)[0]
 
 
 def _sum(values: Tensor, batch: GraphBatch) -> Tensor:
