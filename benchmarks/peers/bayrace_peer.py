@@ -19,7 +19,7 @@ from systems import BATCH, CRYSTALS, CUTOFF, SILICON
 
 from bayrace import Calculator, Potential
 from bayrace.config import Config, make_config
-from bayrace.config.build import lambdas, likelihoods, race_spec, train_settings
+from bayrace.config.build import lambdas, likelihoods, model_spec, train_settings
 from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
@@ -66,7 +66,7 @@ def configuration(model: dict[str, Any], data: Path) -> Config:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `race_spec` asks of a training set, answered from the statistics of the benchmark."""
+    """What `model_spec` asks of a training set, answered from the statistics of the benchmark."""
 
     statistics: Statistics
 
@@ -93,7 +93,7 @@ class Measured:
 
 def specification(model: dict[str, Any], statistics: Statistics) -> RaceSpec:
     """The network of a size for a training set with these statistics."""
-    return race_spec(configuration(model, Path("unread")), Measured(statistics))  # type: ignore
+    return model_spec(configuration(model, Path("unread")), Measured(statistics))  # type: ignore
 
 
 class BayraceSubject:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -148,6 +148,25 @@ class ModelSpec(Protocol):
 
     def build(self) -> Model:
         """The energy as a function of parameters; ValueError says what it lacks and the remedy."""
+        ...
+
+
+class ModelOptions(Protocol):
+    """What one may choose of a network that is trained here: the section `model`."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the specification."""
+        ...
+
+    @property
+    def cutoff(self) -> float:
+        """Å."""
+        ...
+
+    @property
+    def dtype(self) -> Literal["float32", "float64"]:
+        """Precision of the network."""
         ...
 
 

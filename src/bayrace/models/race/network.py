@@ -1,4 +1,4 @@
-"""RACE: many-body message passing by restratified products (SPEC section 1).
+"""RACE: many-body message passing by restratified products (docs/theory.md).
 
 A^(t) = Linear(Conv(A^(t-1)) ⊗ a¹) + SelfInteraction(A^(t-1)), with a readout after every layer.
 Because a¹ depends on the element only, Linear(· ⊗ a¹) is one matrix per element: exactly
