@@ -49,7 +49,10 @@ def test_durations_are_shown_short():
         ("model.r_max=5", "model.r_max: unknown key; did you mean model.cutoff?"),
         ("cutoff=5", "cutoff: unknown key; did you mean model.cutoff?"),
         ("model.lr=5", "model.lr: unknown key; did you mean train.lr?"),
-        ("xyzzy.a=5", "xyzzy: unknown key; known here: seed, output, data, model, loss, train"),
+        (
+            "xyzzy.a=5",
+            "xyzzy: unknown key; known here: seed, output, data, target, model, loss, train",
+        ),
         ("train.lr=-1", "train.lr: -1 is not valid; must be greater than 0"),
         ("loss.kind=mae", "loss.kind: 'mae' is not valid; must be 'mse', 'nll_e', 'nll_jef'"),
         ("model.preset=huge", "model.preset: 'huge' is not valid; must be 'tiny', 'small'"),
@@ -125,7 +128,7 @@ def test_a_preset_fills_what_is_left_out_and_nothing_else():
 def test_the_template_is_the_preset_written_out(preset):
     written = make_config(yaml.safe_load(template(preset)))
     assert written == make_config({"data": {"train": "train.xyz"}, "model": {"preset": preset}})
-    assert None not in [getattr(written.model, name) for name in type(written.model).model_fields]
+    assert None not in [getattr(written.model, name) for name in vars(written.model)]
 
 
 def test_the_template_explains_every_key():

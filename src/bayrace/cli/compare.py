@@ -164,13 +164,15 @@ def tables(contenders: Sequence[Contender], *, normalise: bool, score: Score) ->
     sizes = f"known: {first.known.accuracy.frames} structures" + (
         "" if first.unknown is None else f", unknown: {first.unknown.accuracy.frames}"
     )
+    target = first.known.target
+    units = "meV and meV/Å" if target.is_energy else f"{target.shown_unit} ({target.name} as E)"
     how = "normalised over these models" if normalise else "as it is"
     scores = unified(contenders, normalise=normalise, score=score)
     return [
         _models(
             QUALITY_OF_MODELS,
             {each.name: _errors_row(each) for each in contenders},
-            caption=f"{sizes}; RMSE in meV and meV/Å; CE: calibration error, 0 to 0.332",
+            caption=f"{sizes}; RMSE in {units}; CE: calibration error, 0 to 0.332",
         ),
         _models(
             WORTH_OF_MODELS,
@@ -195,7 +197,8 @@ def _errors_row(each: Contender) -> Iterator[str]:
     for unknown in (False, True):
         for quantity in ("energy", "forces"):
             rmse = each.rmse(quantity, unknown=unknown)
-            yield "–" if rmse is None else f"{1000 * rmse:.1f}"
+            factor = each.known.target.factor if quantity == "energy" else 1000
+            yield "–" if rmse is None else _rmse(factor * rmse)
     for unknown in (False, True):
         for quantity in ("energy", "forces"):
             error = each.calibration_error(quantity, unknown=unknown)
@@ -206,6 +209,10 @@ def _worth_row(each: Contender, score: float | None) -> Iterator[str]:
     cost = each.cost
     yield from map(_shown, (*map(each.auroc, SCORES), score))
     yield from (f"{ratio:.2f}×" for ratio in (cost.time, cost.energy_time, cost.memory_ratio))
+
+
+def _rmse(value: float) -> str:
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def _shown(value: float | None) -> str:

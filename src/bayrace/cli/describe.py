@@ -13,14 +13,24 @@ if TYPE_CHECKING:  # commands show their help without torch
     from bayrace.workflow.fit import Prepared
 
 
+_POOLINGS = {
+    "sum": "sum over atoms",
+    "mean": "mean over atoms",
+    "norm": "norm of a sum of vectors",
+    "second_moment": "second moment of atoms",
+}
+
+
 def describe(config: Config, prepared: Prepared, out: Console) -> None:
     """Say what is about to be trained on what."""
+    from bayrace.core.shapes import parameter_shapes
     from bayrace.data.doubts import determined
     from bayrace.data.frame import symbols_of
+    from bayrace.models.race.options import RaceOptions
 
     train, splits = prepared.train, prepared.splits
     atoms = sum(len(frame.numbers) for frame in train.frames)
-    weights = sum(math.prod(shape) for shape in prepared.model.shapes.values())
+    weights = sum(math.prod(shape) for shape in parameter_shapes(prepared.model).values())
     out.print(
         f"data   {len(train)} training and {len(prepared.valid)} validation structures, "
         f"{atoms} atoms of {symbols_of(train.elements)}, "
@@ -31,10 +41,19 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     if kind == "fitted" and not determined(train.frames, train.elements):
         kind = "fitted, of which only sums count (the compositions do not tell elements apart)"
     values = ", ".join(f"{symbols_of([z])} {e:.3f}" for z, e in train.references.items())
-    out.print(f"       reference energies {kind}: {values} eV")
+    target = config.target.build()
+    if target.is_energy:
+        out.print(f"       reference energies {kind}: {values} eV")
+    else:
+        out.print(f"target {target.name} in {target.unit}, by the {_POOLINGS[target.pooling]}")
+        if any(train.references.values()):
+            out.print(f"       references of the elements, fitted: {values} {target.unit}")
     model = config.model
+    kind = model.kind
+    if isinstance(model, RaceOptions):
+        kind = f"{model.preset}: {model.layers} layers of {model.hidden}"
     out.print(
-        f"model  {model.preset}: {model.layers} layers of {model.hidden}, {weights} parameters, "
-        f"{model.dtype}, loss {config.loss.kind}, posterior {config.posterior.kind}"
+        f"model  {kind}, {weights} parameters, {model.dtype}, "
+        f"loss {config.loss.kind}, posterior {config.posterior.kind}"
     )
     out.print(f"run    {escape(config.output)}")

@@ -109,7 +109,8 @@ def detect(
     joined = join_scores(known)
     for each in unknown:
         found[each.name] = detections(joined, each.scores())
-        table = detection_table(" + ".join(k.name for k in known), each.name, found[each.name])
+        names = " + ".join(k.name for k in known)
+        table = detection_table(names, each.name, found[each.name], each.target)
         text = f"{each.name}: no σ is predicted, so nothing tells it from known structures"
         console().print(text if table is None else table)
     return found
@@ -147,12 +148,16 @@ def label_keys(
     from bayrace.data.read import LabelKeys
 
     trained: dict[str, Any] = potential.config.get("data", {})
+    own = not potential.target.is_energy
+    target: dict[str, Any] = potential.config.get("target", {})
+    trained_key = target.get("key") or potential.target.name if own else trained.get("energy_key")
     return LabelKeys(
-        energy=energy or trained.get("energy_key"),
+        energy=energy or trained_key,
         forces=forces or trained.get("forces_key"),
         stress=stress or trained.get("stress_key"),
         virial=trained.get("virial_key"),
         config_type=trained.get("config_type_key"),
+        forces_too=not own,
     )
 
 

@@ -85,6 +85,7 @@ def contents(potential: Potential) -> Iterator[tuple[str, str]]:
     numbers = sum(value.numel() for value in posterior.draw(1, seed=0).values())
     yield "written by", f"bayrace {potential.version}"
     yield "model", potential.spec.name
+    yield "predicts", f"{potential.target.name} ({potential.target.unit})"
     yield "elements", symbols_of(potential.elements)
     yield "posterior", f"{posterior.name}, {samples} weight sample{'s' if samples > 1 else ''}"
     for name, value in posterior.options().items():
@@ -98,7 +99,7 @@ def contents(potential: Potential) -> Iterator[tuple[str, str]]:
         yield name, _text(value)
     yield "", ""
     for number, energy in sorted(potential.references.items()):
-        yield f"reference of {symbols_of([number])}", f"{energy:.6f} eV"
+        yield f"reference of {symbols_of([number])}", f"{energy:.6f} {potential.target.unit}"
     for name, weight in vars(potential.lambdas).items():
         yield f"λ {name}", f"{weight:g}"
     yield "", ""

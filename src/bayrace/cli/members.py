@@ -19,6 +19,7 @@ from bayrace.cli.describe import describe
 from bayrace.cli.progress import HEARTBEAT
 from bayrace.cli.tables import evaluation_table
 from bayrace.config import Config, ConfigError, format_duration
+from bayrace.core.target import ENERGY, Target
 from bayrace.system.process import settle
 from bayrace.train.signals import stop_on_signals
 from bayrace.workflow import ensemble
@@ -29,7 +30,6 @@ from bayrace.workflow.member import MemberProgress, SideBySide
 from bayrace.workflow.workers import place_members
 
 Observer = Callable[[Sequence[MemberProgress]], None]
-_COLUMNS = ("member", "state", "epoch", "energy meV", "forces meV/Å", "elapsed", "eta")
 _STYLES = {"running": "cyan", "finished": "green", "failed": "red", "interrupted": "yellow"}
 
 
@@ -51,14 +51,14 @@ def run_members(
     if count is None:
         if config.posterior.kind != "ensemble":
             raise ConfigError("--workers is for ensembles; say how many members with --members 8")
-        count = config.posterior.ensemble.members
+        count = int(config.posterior.method.members)
     ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
     placement = place_members(config, members=count, workers=workers, pin=pin)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
     threads = "" if placement.threads is None else f", {placement.threads} thread(s) each"
     out.print(f"       {count} members, {len(placement.slots)} at a time{threads}")
-    with stop_on_signals() as stop, members_display(out) as observer:
+    with stop_on_signals() as stop, members_display(out, config.target.build()) as observer:
         result = ensemble.train_members(
             config,
             members=count,
@@ -89,12 +89,12 @@ def conclude(result: EnsembleResult, out: Console) -> None:
 
 
 @contextmanager
-def members_display(console: Console) -> Iterator[Observer]:
+def members_display(console: Console, target: Target = ENERGY) -> Iterator[Observer]:
     """Yield an observer of all members: a live table on a terminal, plain lines elsewhere."""
     if not console.is_terminal:
-        yield MemberLines(console)
+        yield MemberLines(console, target)
         return
-    panel = MemberTable()
+    panel = MemberTable(target)
     # twice a second: drawing takes its time from the members
     with Live(console=console, get_renderable=panel.render, refresh_per_second=2):
         yield panel
@@ -103,8 +103,10 @@ def members_display(console: Console) -> Iterator[Observer]:
 class MemberTable:
     """A row for each member."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target = ENERGY) -> None:
         self._members: Sequence[MemberProgress] = ()
+        own = f"{target.name} {target.shown_unit}"
+        self._columns = ("member", "state", "epoch", own, "forces meV/Å", "elapsed", "eta")
 
     def __call__(self, members: Sequence[MemberProgress]) -> None:
         """Hear of all members."""
@@ -112,7 +114,7 @@ class MemberTable:
 
     def render(self) -> Table:
         """What is on the screen now."""
-        table = Table(*_COLUMNS, box=None, pad_edge=False)
+        table = Table(*self._columns, box=None, pad_edge=False)
         for column in table.columns[2:]:
             column.justify = "right"
         for member in self._members:
@@ -124,8 +126,14 @@ class MemberTable:
 class MemberLines:
     """A line when the state of a member changes, and every half minute for those that run."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
+    def __init__(
+        self,
+        console: Console,
+        target: Target = ENERGY,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console, self._target, self._clock = console, target, clock
         self._printed = clock()
         self._states: dict[int, str] = {}
 
@@ -137,23 +145,29 @@ class MemberLines:
         for member in members:
             changed = self._states.get(member.index, "waiting") != member.state
             if changed or (beat and member.state == "running"):
-                self._console.print(_line(member), markup=False)
+                self._console.print(_line(member, self._target), markup=False)
             self._states[member.index] = member.state
 
 
-def _line(member: MemberProgress) -> str:
+def _line(member: MemberProgress, target: Target) -> str:
     epoch, energy, forces, elapsed, eta = _numbers(member)
     text = f"member {member.index}  {member.state}  epoch {epoch}"
     if member.epoch:
-        text += f"  MAE energy {energy} meV, forces {forces} meV/Å  elapsed {elapsed}"
+        text += f"  MAE {target.name} {energy} {target.shown_unit}"
+        text += f", forces {forces} meV/Å" if target.is_energy else ""
+        text += f"  elapsed {elapsed}"
         text += f"  eta {eta}" if member.state == "running" else ""
     return text
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def _numbers(member: MemberProgress) -> tuple[str, str, str, str, str]:
     """Epoch, validation errors, elapsed time and eta as text."""
     errors = [member.metrics.get(name) for name in ("energy_mae", "forces_mae")]
-    energy, forces = ("–" if value is None else f"{value:.2f}" for value in errors)
+    energy, forces = ("–" if value is None else _digits(value) for value in errors)
     running = member.state == "running" and member.eta is not None
     return (
         f"{member.epoch}/{member.max_epochs}",

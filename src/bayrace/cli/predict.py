@@ -38,7 +38,8 @@ def predict(
     """Predict structures; labels in the input are neither needed nor used.
 
     Writes energy, forces and stress; *_uncertainty, *_aleatoric and *_epistemic (standard
-    deviations); forces_covariance (9 columns). Units are eV and Å.
+    deviations); forces_covariance (9 columns). Units are eV and Å. Of a potential that was trained
+    on another property (target: gap): gap, gap_unit, gap_uncertainty and its two parts.
 
     \b
     Examples:

@@ -12,18 +12,21 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from bayrace.config import format_duration
+from bayrace.core.target import ENERGY, Target
 from bayrace.train.loop import Event, StepEvent, ValidEvent
 
 HEARTBEAT = 30.0  # seconds between plain lines while no validation ends
 
 
 @contextmanager
-def training_display(console: Console) -> Iterator[Callable[[Event], None]]:
+def training_display(
+    console: Console, target: Target = ENERGY
+) -> Iterator[Callable[[Event], None]]:
     """Yield an observer for the training loop that shows what it hears."""
     if not console.is_terminal:
-        yield PlainLines(console)
+        yield PlainLines(console, target)
         return
-    panel = LivePanel()
+    panel = LivePanel(target)
     with Live(console=console, get_renderable=panel.render, refresh_per_second=5):
         yield panel
 
@@ -31,8 +34,14 @@ def training_display(console: Console) -> Iterator[Callable[[Event], None]]:
 class PlainLines:
     """A line per validation, and one every half minute in between."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
+    def __init__(
+        self,
+        console: Console,
+        target: Target = ENERGY,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._console, self._target, self._clock = console, target, clock
         self._printed = clock()
         self._step: StepEvent | None = None
 
@@ -44,7 +53,8 @@ class PlainLines:
                 self._print(_step_line(event))
             return
         eta = "" if self._step is None else f"  eta {format_duration(self._step.eta)}"
-        self._print(f"{_place(event, self._step)}  {_valid_line(event)}{eta}")
+        line = _valid_line(event, self._target)
+        self._print(f"{_place(event, self._step)}  {line}{eta}")
 
     def _print(self, line: str) -> None:
         self._printed = self._clock()
@@ -54,7 +64,8 @@ class PlainLines:
 class LivePanel:
     """A bar for the epoch and two lines of numbers, redrawn in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target = ENERGY) -> None:
+        self._target = target
         self._bar = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(bar_width=None),
@@ -67,7 +78,7 @@ class LivePanel:
     def __call__(self, event: Event) -> None:
         """Hear of a step or a validation."""
         if isinstance(event, ValidEvent):
-            self._valid = Text(f"valid  {_valid_line(event)}")
+            self._valid = Text(f"valid  {_valid_line(event, self._target)}")
             return
         self._bar.update(
             self._task,
@@ -99,10 +110,12 @@ def _losses(event: StepEvent) -> str:
     return f"loss {event.loss:.4g} ({parts})"
 
 
-def _valid_line(event: ValidEvent) -> str:
-    metrics = event.metrics
-    names = (("energy_mae", "energy", "meV"), ("forces_mae", "forces", "meV/Å"))
-    errors = [f"{name} {metrics[key]:.2f} {unit}" for key, name, unit in names if key in metrics]
+def _valid_line(event: ValidEvent, target: Target) -> str:
+    metrics, digits = event.metrics, ".2f" if target.unit == "eV" else ".3g"
+    names = (("energy_mae", target.name, target.shown_unit), ("forces_mae", "forces", "meV/Å"))
+    errors = [
+        f"{name} {metrics[key]:{digits}} {unit}" for key, name, unit in names if key in metrics
+    ]
     best = " (best)" if event.improved else ""
     loss = f"loss {event.train.get('loss', float('nan')):.4g} valid {metrics['loss']:.4g}"
     rate = f"lr {event.learning_rate:.2g}  elapsed {format_duration(event.elapsed)}"

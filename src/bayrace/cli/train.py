@@ -149,7 +149,8 @@ def run_training(
     check_folder(config, resume=resume, overwrite=overwrite)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
-    with stop_on_signals() as stop, training_display(out) as observer:
+    target = config.target.build()
+    with stop_on_signals() as stop, training_display(out, target) as observer:
         result = run.train(
             config,
             prepared=prepared,
@@ -184,10 +185,14 @@ def conclude(result: RunResult, out: Console) -> None:
     reasons = {"epochs": "all epochs done", "time": "time is up", "interrupted": "interrupted"}
     reason = reasons.get(result.fit.reason, "no further improvement")
     metrics = result.fit.metrics
+    target = result.potential.target
     shown = [
-        f"{name} MAE {metrics[f'{name}_mae']:.2f} {unit}"
-        for name, unit in (("energy", "meV"), ("forces", "meV/Å"))
-        if f"{name}_mae" in metrics
+        f"{name} MAE {_digits(metrics[key])} {unit}"
+        for key, name, unit in (
+            ("energy_mae", target.name, target.shown_unit),
+            ("forces_mae", "forces", "meV/Å"),
+        )
+        if key in metrics
     ]
     best = f"best validation in epoch {result.fit.epoch}: {', '.join(shown)}"
     out.print(f"{reason}; {best if shown else 'no validation was finished'}")
@@ -196,6 +201,10 @@ def conclude(result: RunResult, out: Console) -> None:
         out.print(evaluation_table(evaluation))
     out.print(f"potential: {result.folder / MODEL}")
     sys.stdout.flush()
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2f}" if value >= 1 else f"{value:.3g}"
 
 
 def uncertainty(potential: Potential) -> str:

@@ -90,7 +90,9 @@ def from_config(path: Path) -> Found:
     named = {"train": data.train} | {f"test {name}": paths for name, paths in data.test.items()}
     if isinstance(data.valid, tuple):
         named["valid"] = data.valid
-    splits, found = check(named, label_keys(data), need_forces=config.loss.forces > 0)
+    splits, found = check(
+        named, label_keys(data, config.target), need_forces=config.loss.forces > 0
+    )
     if not isinstance(data.valid, tuple) and len(splits.get("train", [])) > 1:
         splits["train"], splits["valid"] = split(
             splits["train"], valid=data.valid, seed=config.seed

@@ -23,6 +23,15 @@ class Heads(NamedTuple):
     forces_head: Tensor | None  # (N, 6), meaning set by the covariance form
     stress_head: Tensor | None  # (S, H), meaning set by the covariance form
     hidden: Tensor | None  # (N, D), atomic_energy = hidden @ last layer + constants of the elements
+    share: Tensor | None = None  # (N,), times which it is so where the pooling is not a plain sum
+
+
+class Derivatives(NamedTuple):
+    """What a network returns that differentiates its energy itself."""
+
+    heads: Heads
+    gradient: Tensor  # (N, 3) eV/Å, of the energy by positions
+    virial: Tensor  # (S, 3, 3) eV, of the energy by a symmetric strain
 
 
 class Outputs(NamedTuple):
@@ -36,6 +45,7 @@ class Outputs(NamedTuple):
     forces_head: Tensor | None  # (N, 6)
     stress_head: Tensor | None  # (S, H)
     hidden: Tensor | None  # (N, D), see Heads
+    share: Tensor | None = None  # (N,), see Heads
 
 
 class LossParts(NamedTuple):

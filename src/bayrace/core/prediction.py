@@ -126,6 +126,11 @@ class Prediction:
     rigidity). Energies of atoms are correlated: these do not add up to the variance of the energy.
     None where it is not modelled."""
 
+    @property
+    def has_forces(self) -> bool:
+        """False where the target is another property than the energy."""
+        return not bool(self.forces.mean.isnan().all())
+
 
 def standard_deviation(variance: Tensor, *, like: Tensor) -> Tensor:
     """Square root of a variance, or of a covariance's diagonal, of the shape of `like`."""

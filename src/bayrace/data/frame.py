@@ -33,6 +33,7 @@ class LabelKeys:
     stress: str | None
     virial: str | None
     config_type: str | None  # None means "config_type"
+    forces_too: bool = True  # off where `energy` names another property, which has none
 
     def configured(self) -> tuple[str, ...]:
         """The label keys that were asked for by name."""
@@ -105,8 +106,9 @@ def frame_from_atoms(
         _require(atoms, keys, label)
     results = results_of(atoms) if keys else {}
     energy = _energy(atoms, keys, results, label) if keys else None
-    forces = _forces(atoms, keys, results, label) if keys else None
-    stress = _stress(atoms, keys, results, label) if keys else None
+    derived = keys is not None and keys.forces_too
+    forces = _forces(atoms, keys, results, label) if keys and derived else None
+    stress = _stress(atoms, keys, results, label) if keys and derived else None
     type_key = (keys.config_type if keys else None) or "config_type"
     return Frame(
         numbers=np.array(atoms.numbers, dtype=np.int64),

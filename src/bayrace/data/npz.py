@@ -11,12 +11,13 @@ from ase.data import chemical_symbols
 from bayrace.core.units import KCAL_PER_MOL
 from bayrace.data.frame import DEFAULT_TYPE, DataError, Floats, Frame, Integers
 
+Arrays = dict[str, npt.NDArray[np.generic]]
 _KEYS = ("nuclear_charges", "coords", "energies", "forces")
 
 
-def read_npz(path: Path, *, weight: float = 1.0) -> list[Frame]:
+def read_npz(path: Path, arrays: Arrays | None = None, *, weight: float = 1.0) -> list[Frame]:
     """Read nuclear_charges (n,), coords (F, n, 3) Å, energies (F,) and forces, to eV and eV/Å."""
-    arrays = _load(path)
+    arrays = load_npz(path) if arrays is None else arrays
     missing = [key for key in _KEYS if key not in arrays]
     if missing:
         raise DataError(
@@ -49,7 +50,8 @@ def read_npz(path: Path, *, weight: float = 1.0) -> list[Frame]:
     ]
 
 
-def _load(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+def load_npz(path: Path) -> Arrays:
+    """The arrays of a file by their names; DataError where it cannot be read."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}

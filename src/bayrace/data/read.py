@@ -1,4 +1,4 @@
-"""Reading labelled structures: extended XYZ first, anything ASE reads, and rMD17 npz files."""
+"""Reading labelled structures: extended XYZ first, anything ASE reads, rMD17 npz files, QM9."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from bayrace.data.frame import (
     label_names,
     split_isolated,
 )
-from bayrace.data.npz import read_npz
+from bayrace.data.npz import load_npz, read_npz
+from bayrace.data.qm9 import is_qm9, is_table, read_qm9, read_table
 from bayrace.data.xyz import check_xyz
 
 __all__ = [
@@ -65,12 +66,12 @@ def read_frames(
     present: set[str] = set()
     whole_files = 0
     for path, selection in _expand(paths):
-        if path.suffix == ".npz":
-            found = read_npz(path)
-            frames += found if selection is None else _select(found, selection)
+        source = _source(path, selection)
+        if not isinstance(source, Iterator):
+            frames += source
             continue
         whole_files += 1
-        for index, atoms in _read_ase(path, selection):
+        for index, atoms in source:
             present |= label_names(atoms)
             frames.append(frame_from_atoms(atoms, keys=keys, source=str(path), index=index))
     if require_labels and whole_files:
@@ -84,12 +85,30 @@ def read_frames(
 def iterate_atoms(paths: Paths) -> Iterator[tuple[str, int, Atoms]]:
     """Structures one at a time, as (file, number in it, atoms), whatever the size of the files."""
     for path, selection in _expand(paths):
-        if path.suffix == ".npz":
-            found = read_npz(path)
-            chosen = found if selection is None else _select(found, selection)
-            yield from ((str(path), frame.index, frame_to_atoms(frame)) for frame in chosen)
-            continue
-        yield from ((str(path), index, atoms) for index, atoms in _read_ase(path, selection))
+        source = _source(path, selection)
+        if isinstance(source, Iterator):
+            yield from ((str(path), index, atoms) for index, atoms in source)
+        else:
+            yield from ((str(path), frame.index, frame_to_atoms(frame)) for frame in source)
+
+
+def _source(path: Path, selection: slice | int | None) -> list[Frame] | Iterator[tuple[int, Atoms]]:
+    """Frames whose labels are read already, or atoms with their numbers in the file."""
+    if path.suffix == ".npz":
+        arrays = load_npz(path)
+        if not is_table(arrays):
+            found = read_npz(path, arrays)
+            return found if selection is None else _select(found, selection)
+        return _chosen(path, list(read_table(path, arrays)), selection)
+    if is_qm9(path):
+        return _chosen(path, list(read_qm9(path)), selection)
+    return _read_ase(path, selection)
+
+
+def _chosen(
+    path: Path, molecules: list[Atoms], selection: slice | int | None
+) -> Iterator[tuple[int, Atoms]]:
+    return ((place, molecules[place]) for place in _places(path, selection, len(molecules)))
 
 
 def _weigh(frame: Frame, config_weights: Mapping[str, float]) -> Frame:

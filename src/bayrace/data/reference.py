@@ -61,15 +61,18 @@ def mean_energies(
 
 
 def element_energies(
-    frames: Sequence[Frame], energies: Floats, *, elements: tuple[int, ...]
+    frames: Sequence[Frame], energies: Floats, *, elements: tuple[int, ...], mean: bool = False
 ) -> Floats:
     """Minimum-norm least-squares energy of each element, eV, from those of frames.
 
-    (S, ...) gives (Z, ...); 0 where there are no frames.
+    (S, ...) gives (Z, ...); 0 where there are no frames. With `mean`, those of frames are averages
+    over their atoms.
     """
     if not len(frames):
         return np.zeros((len(elements), *energies.shape[1:]), dtype=np.float64)
-    solution = np.linalg.lstsq(composition(frames, elements), energies, rcond=None)[0]
+    counts = composition(frames, elements)
+    counts = counts / counts.sum(1, keepdims=True) if mean else counts
+    solution = np.linalg.lstsq(counts, energies, rcond=None)[0]
     return np.asarray(solution, dtype=np.float64)
 
 

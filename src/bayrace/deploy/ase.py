@@ -17,7 +17,7 @@ from ase.outputs import Properties, all_outputs
 from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.deploy.spreads import KINDS, spreads
 from bayrace.deploy.verlet import Geometry, VerletList
-from bayrace.potential.potential import Potential
+from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
 
 _QUANTITIES = ("energy", "forces", "stress")
@@ -69,6 +69,7 @@ class Calculator(AseCalculator):
             self.potential = potential.to(device=where, dtype=dtype)
         else:
             self.potential = Potential.load(potential, device=device, dtype=dtype)
+        refuse_property(self.potential, "a calculator")
         self.uncertainty: Uncertainty = (
             "energy" if uncertainty == "energy" else "full" if uncertainty else "none"
         )

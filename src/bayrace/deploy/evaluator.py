@@ -21,7 +21,7 @@ from bayrace.data.check import check_frame
 from bayrace.data.distances import Gap
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.deploy.verlet import Geometry, VerletList
-from bayrace.potential.potential import Potential
+from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
 
 if TYPE_CHECKING:  # the rule is handed in from above
@@ -83,6 +83,7 @@ class Evaluator:
             self.potential = potential.to(device=where, dtype=dtype)
         else:
             self.potential = Potential.load(potential, device=device, dtype=dtype)
+        refuse_property(self.potential, "an engine")
         if rule is not None and rule.gap is not None and self.potential.distances is None:
             raise ValueError(
                 f"gap={rule.gap:g} Å: this potential's file does not tell which distances its "

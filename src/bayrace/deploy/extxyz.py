@@ -5,6 +5,7 @@
     stress                  eV/Å³               (fully periodic structures only)
     forces_covariance       (eV/Å)², 9 columns: the total 3×3 covariance of each atom's force
 
+Of another property than the energy: its name, *_unit, *_uncertainty, *_aleatoric, *_epistemic.
 Whatever else the input holds is kept. Results of another calculator in the input, which these names
 would hide, are kept as REF_energy, REF_forces and REF_stress.
 """
@@ -23,6 +24,7 @@ from ase.io.extxyz import output_column_format
 
 from bayrace.core.files import whole_file
 from bayrace.core.prediction import Prediction
+from bayrace.core.target import Target
 from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
 from bayrace.deploy.spreads import spreads
@@ -76,7 +78,10 @@ def predict_atoms(
         ends = np.cumsum([len(frame.numbers) for frame in group])
         for place, end in enumerate(ends):
             atoms = waiting.popleft()
-            yield _annotate(atoms, prediction, place, slice(end - len(atoms), end))
+            if potential.target.is_energy:
+                yield _annotate(atoms, prediction, place, slice(end - len(atoms), end))
+            else:
+                yield _with_property(atoms, prediction, place, potential.target)
 
 
 def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> Atoms:
@@ -103,11 +108,26 @@ def _annotate(atoms: Atoms, prediction: Prediction, place: int, rows: slice) -> 
     return atoms
 
 
+def _with_property(atoms: Atoms, prediction: Prediction, place: int, target: Target) -> Atoms:
+    """The structure with a property and its σ; a label in their place is kept as REF_…"""
+    name = target.name
+    for key, value in dict(getattr(atoms.calc, "results", {})).items():  # ASE moved labels there
+        kept = atoms.arrays if np.shape(value)[:1] == (len(atoms),) else atoms.info
+        kept.setdefault(f"REF_{key}", value)
+    atoms.calc = None
+    if name in atoms.info:
+        atoms.info.setdefault(f"REF_{name}", atoms.info[name])
+    atoms.info |= {name: float(prediction.energy.mean[place]), f"{name}_unit": target.unit}
+    atoms.info |= spreads(name, prediction.energy, place)
+    return atoms
+
+
 def write_frame(file: TextIO, atoms: Any) -> None:
     """Append atoms with their results; ASE's writer keeps too few decimals for a covariance."""
     plain = atoms.copy()
-    results = dict(atoms.calc.results)
-    plain.arrays["forces"] = results.pop("forces")
+    results = dict(getattr(atoms.calc, "results", {}))
+    if "forces" in results:
+        plain.arrays["forces"] = results.pop("forces")
     if "stress" in results:
         xx, yy, zz, yz, xz, xy = results["stress"]
         results["stress"] = np.array([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]])

@@ -6,7 +6,7 @@ A long stream is fine: a few numbers per label are kept, no covariances.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from bayrace.core.prediction import Prediction, Uncertain, standard_deviation
+from bayrace.core.target import ENERGY, Target
 from bayrace.data.labels import label_arrays
 from bayrace.data.read import Frame
 from bayrace.evaluate.metrics.accuracy import Accuracy, accuracy
@@ -92,11 +93,12 @@ class Evaluation:
     atoms: NDArray[np.int64]  # (S,) atoms of each frame
     config_types: NDArray[np.str_]  # (S,)
     numbers: NDArray[np.int64]  # (N,) atomic numbers
-    energy: Compared  # (S,) eV
+    energy: Compared  # (S,) eV, or another property in its unit
     forces: Compared  # (N, 3) eV/Å
     stress: Compared  # (S, 6) eV/Å³
     distances: Distances  # (N,)
     atomic_std: Array  # (N,) eV, epistemic σ of the energy of each atom; nan where not modelled
+    target: Target = ENERGY
 
     @property
     def energy_per_atom(self) -> Compared:
@@ -107,6 +109,8 @@ class Evaluation:
     def scores(self) -> dict[str, Array]:
         """Numbers (S,) that should be large for unknown structures; see `structure_scores`."""
         energy = {"total": self.energy.std, "epistemic": self.energy.epistemic}
+        if not self.target.is_energy:
+            return structure_scores(self.atoms, energy, {}, extensive=self.target.extensive)
         forces = {"total": self.forces.std, "epistemic": self.forces.epistemic}
         return structure_scores(self.atoms, energy, forces)
 
@@ -142,6 +146,7 @@ class Evaluation:
         }
         return {
             "name": self.name,
+            "target": vars(self.target),
             **self.accuracy.to_json(),
             "predicted_std": spreads,
             "uncertainty": {
@@ -169,13 +174,16 @@ def evaluate(
     batches = potential.predict_frames(
         frames, stress=stress, calibrated=calibrated, edge_budget=edge_budget, progress=progress
     )
-    return evaluate_predictions(batches, frames, name=name)
+    return evaluate_predictions(batches, frames, name=name, target=potential.target)
 
 
-def evaluate_predictions(batches: Batches, frames: Sequence[Frame], *, name: str) -> Evaluation:
+def evaluate_predictions(
+    batches: Batches, frames: Sequence[Frame], *, name: str, target: Target = ENERGY
+) -> Evaluation:
     """Compare labels with predictions of their frames, as `Potential.predict_frames` yields."""
     parts: list[_Part] = []
-    return _join(name, accuracy(_watched(batches, parts)), frames, parts)
+    joined = _join(name, accuracy(_watched(batches, parts)), frames, parts)
+    return replace(joined, target=target)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.calibrate.seen import overlap
 from bayrace.core.prediction import Shape
+from bayrace.core.target import ENERGY, Target
 from bayrace.data.read import Frame
 from bayrace.evaluate.evaluation import Compared, Evaluation, evaluate
 from bayrace.potential.potential import Potential
@@ -94,6 +95,7 @@ class Judged:
     atomic_std: Array  # (N,) eV, epistemic σ of the energy of each atom; nan where not modelled
     seen: Mapping[str, int]  # structures the potential was made with, by what they were for
     scores: Mapping[str, Array]  # (S,) by name: large for unknown structures; none of only zeros
+    target: Target = ENERGY  # that `energy` holds, in its unit
 
     @property
     def atoms(self) -> Integers:
@@ -183,6 +185,7 @@ def judge(
         atomic_std=evaluation.atomic_std,
         seen=seen or {},
         scores={name: score for name, score in evaluation.scores().items() if score.any()},
+        target=evaluation.target,
     )
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Heads, Outputs, Params
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import Differentiated, Model
+from bayrace.core.target import target_of
 from bayrace.nn.tables import inside_transforms
 
 # rows and columns of the Voigt order xx, yy, zz, yz, xz, xy
@@ -31,12 +32,18 @@ def evaluate(
     """Energy, forces -∂E/∂x and stress (1/V) ∂E/∂strain of one weight sample.
 
     Differentiable in the parameters and free of side effects: it composes with torch.func.
-    Without `forces` the forces are nan. The stress is nan where a structure is not fully periodic.
+    Without `forces`, and for models of other properties than the energy, the forces are nan. The
+    stress is nan where a structure is not fully periodic.
     """
-    if not forces and not stress:
+    if not (forces or stress) or not target_of(model).is_energy:
         heads = model.energy(params, batch)
         return _outputs(heads, torch.full_like(batch.positions, torch.nan), None)
     outer = inside_transforms() or batch.positions.requires_grad or batch.cell.requires_grad
+    if not outer and isinstance(model, Differentiated):
+        found = model.derivatives(params, batch)
+        if found is not None:
+            virial = voigt_stress(found.virial, batch) if stress else None
+            return _outputs(found.heads, -found.gradient, virial)
     differentiate = _by_transform if outer else _by_tape
     heads, gradient, virial = differentiate(model, params, batch, stress=stress)
     if virial is None:
@@ -141,4 +148,5 @@ def _outputs(heads: Heads, forces: Tensor, stress: Tensor | None) -> Outputs:
         forces_head=heads.forces_head,
         stress_head=heads.stress_head,
         hidden=heads.hidden,
+        share=heads.share,
     )

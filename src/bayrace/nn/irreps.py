@@ -27,6 +27,7 @@ def read_irreps(text: str) -> tuple[Irrep, ...]:
 
 
 SCALAR = Irrep(0, 1)
+VECTOR = Irrep(1, -1)
 QUADRUPOLE = Irrep(2, 1)
 
 Channels = dict[Irrep, int]

@@ -17,7 +17,7 @@ from bayrace.core.outputs import Outputs, Params
 from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
-from bayrace.posterior.gaussian.last_layer import structure_features
+from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
 
 _EDGES = 10_000  # of a batch
 _PRIOR_ATOMS = 10  # that an element borrows from the others
@@ -52,13 +52,14 @@ def training_features(
     done = 0
     for batch, _ in edge_batches(data, like=params, edges=_EDGES):
         with torch.no_grad():
-            hidden = hidden_features(evaluate(model, params, batch, forces=False)).double()
+            outputs = evaluate(model, params, batch, forces=False)
+            hidden = hidden_features(outputs).double()
         if seen is None:
             zero = hidden.new_zeros(kinds, hidden.shape[1])
             gram = hidden.new_zeros(hidden.shape[1], hidden.shape[1])
             seen = Seen(hidden.new_zeros(kinds), zero, gram.repeat(kinds, 1, 1), gram)
         parts = torch.split(hidden, list(batch.species_counts))
-        whole = structure_features(batch, hidden)
+        whole = structure_features(batch, pooled_features(outputs))
         seen = Seen(
             seen.atoms + torch.tensor(batch.species_counts, device=hidden.device),
             seen.total + torch.stack([part.sum(0) for part in parts]),

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Model, Posterior
+from bayrace.core.target import target_of
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.data.reference import element_energies, reference_energy
 from bayrace.train import checkpoint
@@ -104,6 +105,7 @@ def with_shifts(
 
 def mean_shift(model: Model, params: Params, train: Dataset) -> Tensor:
     """The shift of one set of weights, (Z,) eV, float64."""
+    pooling = target_of(model).pooling
     labelled = [k for k, frame in enumerate(train.frames) if frame.energy is not None]
     frames = [train.frames[k] for k in labelled]
     labels = [
@@ -111,7 +113,10 @@ def mean_shift(model: Model, params: Params, train: Dataset) -> Tensor:
         for frame in frames
     ]
     residuals = np.array(labels, dtype=np.float64) - _energies(model, params, train)[labelled]
-    fitted = element_energies(frames, residuals, elements=train.elements)
+    if pooling not in ("sum", "mean"):  # nothing that is common to all structures
+        return torch.zeros(len(train.elements), dtype=torch.float64)
+    mean = pooling == "mean"
+    fitted = element_energies(frames, residuals, elements=train.elements, mean=mean)
     return torch.from_numpy(fitted).to(next(iter(params.values())).device)
 
 

@@ -28,6 +28,7 @@ from bayrace.core.protocols import (
     Posterior,
     Shifted,
 )
+from bayrace.core.target import Target, target_of
 from bayrace.data.check import check_frame
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, frame_from_atoms
@@ -46,7 +47,14 @@ from bayrace.predict.predict import (
 )
 from bayrace.train import checkpoint
 
-__all__ = ["Potential", "PotentialError", "encode", "resolve_device", "resolve_dtype"]
+__all__ = [
+    "Potential",
+    "PotentialError",
+    "encode",
+    "refuse_property",
+    "resolve_device",
+    "resolve_dtype",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +103,11 @@ class Potential:
             return references
         shifts = posterior.shifts(posterior.samples, seed=SEED)
         return references if shifts is None else references + shifts.to(references.device)
+
+    @property
+    def target(self) -> Target:
+        """What it predicts of a structure: the energy, or another property without forces."""
+        return target_of(self.spec)
 
     @property
     def elements(self) -> tuple[int, ...]:
@@ -173,7 +186,7 @@ class Potential:
             if uncertainty != "none":
                 prediction = self._finished(prediction, numbers, calibrated)
             periodic = torch.tensor([bool(frame.pbc.all()) for frame in group])
-            yield group, refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
+            yield group, self._checked(prediction, uncertainty, periodic)
 
     def predict_batch(
         self, batch: GraphBatch, *, stress: bool = False, uncertainty: Uncertainty = "full"
@@ -192,8 +205,16 @@ class Potential:
         if uncertainty != "none":
             numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
             prediction = self._finished(prediction, numbers[batch.restore], calibrated=True)
-        periodic = batch.volume.isfinite()
-        return refuse_not_finite(prediction, uncertainty=uncertainty, periodic=periodic)
+        return self._checked(prediction, uncertainty, batch.volume.isfinite())
+
+    def _checked(
+        self, prediction: Prediction, uncertainty: Uncertainty, periodic: Tensor
+    ) -> Prediction:
+        """The prediction, if it consists of numbers."""
+        forces = self.target.is_energy
+        return refuse_not_finite(
+            prediction, uncertainty=uncertainty, periodic=periodic, forces=forces
+        )
 
     def _finished(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool
@@ -233,6 +254,20 @@ class Potential:
         potential = Potential(**fields_of(artifact.read(path), path))
         check_weights(potential.posterior, potential.model, path)
         return potential.to(device=device, dtype=dtype)
+
+
+def refuse_property(potential: Potential, what: str) -> None:
+    """Refuse a potential that predicts another property than the energy, where forces are needed.
+
+    Raises:
+        PotentialError: names the property and what to do.
+    """
+    target = potential.target
+    if not target.is_energy:
+        raise PotentialError(
+            f"this file predicts {target.name} ({target.unit}), which has no forces; {what} needs "
+            "an energy. Use bayrace predict, or Potential.predict in Python"
+        )
 
 
 def encode(potential: Potential) -> bytes:

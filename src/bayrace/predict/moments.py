@@ -1,4 +1,4 @@
-"""Moments of a mixture over weight samples, and what is done to them (SPEC section 4).
+"""Moments of a mixture over weight samples, and what is done to them (docs/theory.md, Posteriors).
 
 mean = average of μ_m;  aleatoric = average of Σ_m;  epistemic = covariance of the μ_m (1/M, the
 mixture's own);  total = their sum.
@@ -20,13 +20,19 @@ from bayrace.core.prediction import Prediction, Uncertain, log_determinant
 from bayrace.nn.covariance import isotropic_covariance
 
 
-def mixture(values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor) -> Prediction:
+def mixture(
+    values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor, *, mean: bool = False
+) -> Prediction:
     """Moments over members and file order; `values` are (M, ...) float64 in batch order.
 
-    `references` are energies of the elements, (Z,) or, where members differ in them, (M, Z).
+    `references` are energies of the elements, (Z,) or, where members differ in them, (M, Z). With
+    `mean` they are averaged over atoms, as the target is.
     """
     order = batch.restore
-    atomic = values["atomic"] + references.to(batch.species.device)[..., batch.species]
+    added = references.to(batch.species.device)[..., batch.species]
+    if mean:
+        added = added / batch.atom_counts()[batch.owner]
+    atomic = values["atomic"] + added
     energy = atomic.new_zeros(atomic.shape[0], batch.structures)
     energy.index_add_(1, batch.owner, atomic)  # float64, unlike the model's own sum
     forces = _moments(values["forces"], values.get("forces_noise"))

@@ -15,6 +15,7 @@ from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params
 from bayrace.core.prediction import Prediction
 from bayrace.core.protocols import ClosedForm, Model, SideBySide
+from bayrace.core.target import target_of
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
 from bayrace.models.noise import Lambdas, noise, noise_spec_of
@@ -56,20 +57,21 @@ def predict(
         return _values(model, outputs, graph, None if uncertainty == "none" else lambdas)
 
     origin = reference_tensor(references, model.elements)
+    mean_pooled = target_of(model).pooling == "mean"
     with torch.no_grad():
         if closed is None or uncertainty == "none":
             if isinstance(model, SideBySide) and model.side_by_side(members):
                 values = _side_by_side(one, members, batch, chunk_size)
             else:
                 values = _over_members(one, members, chunk_size)
-            return mixture(values, batch, origin)
+            return mixture(values, batch, origin, mean=mean_pooled)
         mean = {name: value[0] for name, value in members.items()}
         outputs = evaluate_large(model, mean, batch, stress=stress)
         values = _values(model, outputs, batch, lambdas)
         single = {name: value.double().unsqueeze(0) for name, value in values.items()}
         full = uncertainty == "full"
         spread = closed.spread(model, mean, batch, outputs, forces=full, stress=full and stress)
-        return with_spread(mixture(single, batch, origin), spread, batch)
+        return with_spread(mixture(single, batch, origin, mean=mean_pooled), spread, batch)
 
 
 def predict_frames(
@@ -123,17 +125,18 @@ class NotFiniteError(ValueError):
 
 
 def refuse_not_finite(
-    prediction: Prediction, *, uncertainty: Uncertainty, periodic: Tensor
+    prediction: Prediction, *, uncertainty: Uncertainty, periodic: Tensor, forces: bool = True
 ) -> Prediction:
     """The same prediction, if its numbers are: nan must not pass for a result.
 
-    `periodic` (S,) tells the structures that have a stress. Variances that were not computed, and
-    those of a stress, may be nan; so may one that is nan throughout, as it is not modelled.
+    `periodic` (S,) tells the structures that have a stress; `forces` is off where the target has
+    none. Variances that were not computed, and those of a stress, may be nan; so may one that is
+    nan throughout, as it is not modelled.
     """
     stress = prediction.stress
     parts = {
         "energy": prediction.energy.mean,
-        "force": prediction.forces.mean,
+        "force": prediction.forces.mean if forces else None,
         "stress": None if stress is None else stress.mean[periodic],
         "variance of the energy": prediction.energy.total,
         "covariance of the force": prediction.forces.total if uncertainty == "full" else None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from bayrace.core.target import Target
 from bayrace.evaluate.judged import Judged
 from bayrace.report.curves import thinned
 from bayrace.report.document import Block, Report, Section, Table, rounded
@@ -57,7 +58,7 @@ def build_report(
             [table for table in (element_table(sets), type_table(sets)) if table],
         ),
         _structures(sets),
-        _training(histories or {}),
+        _training(histories or {}, sets[0].target),
         *extra,
     ]
     return Report(
@@ -90,7 +91,7 @@ def _unknown(sets: Sequence[Judged], found: Sequence[Detection]) -> Section | No
     if not any(each.uncertain for each in sets):
         return None
     blocks: list[Block] = [*histogram_panels(sets)]
-    curve, table = roc_panel(sets), detection_table(found)
+    curve, table = roc_panel(sets), detection_table(found, sets[0].target)
     blocks += [each for each in (curve, table) if each is not None]
     text = (
         "Structures unlike the training data should get a larger σ, so that a simulation can stop "
@@ -106,8 +107,8 @@ def _structures(sets: Sequence[Judged]) -> Section | None:
     return _section("structures", "The worst structures", "", [shown] if shown else [])
 
 
-def _training(histories: Mapping[str, History]) -> Section | None:
-    return _section("training", "How was it trained?", "", training_panels(histories))
+def _training(histories: Mapping[str, History], target: Target) -> Section | None:
+    return _section("training", "How was it trained?", "", training_panels(histories, target))
 
 
 def _section(key: str, title: str, text: str, blocks: Sequence[Block]) -> Section | None:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import NDArray
 
+from bayrace.core.target import ENERGY, Target
 from bayrace.evaluate.evaluation import Evaluation
 from bayrace.train.checkpoint import write_atomically
 
@@ -24,6 +25,8 @@ _DRAWN = 20_000  # points of a scatter, beyond which a random part is drawn
 
 def parity(evaluations: Sequence[Evaluation]) -> Figure:
     """Predicted against reference energies and force components."""
+    if not evaluations[0].target.is_energy:
+        return _property_parity(evaluations)
     figure, (left, right) = _panels(2)
     for colour, evaluation in zip(_colours(evaluations), evaluations, strict=True):
         energy, forces = evaluation.energy_per_atom.known(), evaluation.forces.known()
@@ -42,7 +45,28 @@ def parity(evaluations: Sequence[Evaluation]) -> Figure:
     return figure
 
 
-def learning_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
+def _property_parity(evaluations: Sequence[Evaluation]) -> Figure:
+    """Predicted against reference values of a property."""
+    figure, (axes,) = _panels(1)
+    target = evaluations[0].target
+    for colour, evaluation in zip(_colours(evaluations), evaluations, strict=True):
+        known = evaluation.energy.known()
+        _scatter(axes, known.label, known.mean, evaluation.name, colour)
+    _diagonal(axes)
+    axes.set_xlabel(f"reference {target.name} ({target.unit})")
+    axes.set_ylabel(f"predicted {target.name} ({target.unit})")
+    _legend(axes)
+    return figure
+
+
+def _shown(evaluations: Sequence[Evaluation]) -> tuple[tuple[str, str, str, float], ...]:
+    """Field, name, unit and factor of the quantities that have a σ."""
+    target = evaluations[0].target
+    own = ("energy", target.name, target.shown_unit, target.factor)
+    return (own, ("forces", "force", "meV/Å", MILLI)) if target.is_energy else (own,)
+
+
+def learning_curves(history: Sequence[Mapping[str, Any]], target: Target = ENERGY) -> Figure:
     """Loss, validation errors and learning rate over the epochs of history.jsonl."""
     figure, (loss, errors, rate) = _panels(3)
     checked = [line for line in history if line.get("valid")]
@@ -53,7 +77,12 @@ def learning_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
     loss.set_ylabel("loss")
     _loss_scale(loss, history)
     for colour, (key, name) in zip(
-        COLOURS, (("energy_mae", "energy (meV)"), ("forces_mae", "forces (meV/Å)")), strict=False
+        COLOURS,
+        (
+            ("energy_mae", f"{target.name} ({target.shown_unit})"),
+            ("forces_mae", "forces (meV/Å)"),
+        ),
+        strict=False,
     ):
         values = [line["valid"].get(key, np.nan) for line in checked]
         if np.isfinite(values).any():
@@ -71,17 +100,18 @@ def learning_curves(history: Sequence[Mapping[str, Any]]) -> Figure:
 
 def error_against_spread(evaluations: Sequence[Evaluation]) -> Figure:
     """|error| against predicted σ on log axes, with the RMSE of bins of σ and the ideal line."""
-    figure, (left, right) = _panels(2)
+    shown = _shown(evaluations)
+    figure, panels = _panels(len(shown))
     for colour, evaluation in zip(_colours(evaluations), evaluations, strict=True):
-        for axes, compared in ((left, evaluation.energy), (right, evaluation.forces)):
-            known = compared.known()
+        for axes, (field, _, _, factor) in zip(panels, shown, strict=True):
+            known = getattr(evaluation, field).known()
             positive = (known.std > 0) & (known.error != 0)
             if not positive.any():
                 continue
-            std, error = known.std[positive] * MILLI, np.abs(known.error[positive]) * MILLI
+            std, error = known.std[positive] * factor, np.abs(known.error[positive]) * factor
             _scatter(axes, std, error, evaluation.name, colour)
             axes.plot(*_binned_rmse(std, error), "o-", c=colour, mec="white", ms=7, lw=1.5)
-    for axes, quantity, unit in ((left, "energy", "meV"), (right, "force", "meV/Å")):
+    for axes, (_, quantity, unit, _) in zip(panels, shown, strict=True):
         _log(axes, "x")
         _log(axes, "y")
         _diagonal(axes)
@@ -93,9 +123,10 @@ def error_against_spread(evaluations: Sequence[Evaluation]) -> Figure:
 
 def spread_histograms(evaluations: Sequence[Evaluation]) -> Figure:
     """Distributions of the predicted σ of each set, on a log axis."""
-    figure, (left, right) = _panels(2)
-    for axes, quantity, unit in ((left, "energy", "meV"), (right, "forces", "meV/Å")):
-        spreads = [getattr(each, quantity).std.ravel() * MILLI for each in evaluations]
+    shown = _shown(evaluations)
+    figure, panels = _panels(len(shown))
+    for axes, (field, quantity, unit, factor) in zip(panels, shown, strict=True):
+        spreads = [getattr(each, field).std.ravel() * factor for each in evaluations]
         positive = [values[values > 0] for values in spreads]
         joined = np.concatenate([*positive, np.zeros(0)])
         if joined.size:

@@ -40,9 +40,13 @@ def findings(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Finding
 
 def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figure]:
     """At most a handful of large numbers, of the first set and of the best score."""
-    first = sets[0]
+    first, target = sets[0], sets[0].target
     figures = []
-    if first.energy.size:
+    if first.energy.size and not target.is_energy:
+        rmse = short(target.factor * first.energy.rmse)
+        mae = f"MAE {short(target.factor * first.energy.mae)}, {first.name}"
+        figures.append(Figure(f"RMSE of {target.name}", rmse, target.shown_unit, mae))
+    elif first.energy.size:
         atoms = first.atoms[first.energy.frame]
         per_atom = MILLI * float(np.sqrt(np.mean((first.energy.error / atoms) ** 2)))
         detail = f"{short(MILLI * first.energy.rmse)} meV per structure, {first.name}"
@@ -51,7 +55,8 @@ def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figu
         rms = float(np.sqrt(np.mean(first.forces.label**2)))
         detail = f"{100 * first.forces.rmse / rms:.2g} % of the forces, {first.name}"
         figures.append(Figure("Force RMSE", short(MILLI * first.forces.rmse), "meV/Å", detail))
-    for key, label in (("energy", "Energies"), ("forces", "Forces")):
+    name = "Energies" if target.is_energy else target.name
+    for key, label in (("energy", name), ("forces", "Forces")):
         quantity: Quantity = getattr(first, key)
         if quantity.uncertain:
             inside = 100 * float(np.mean(quantity.inside))
@@ -108,7 +113,14 @@ def _seen(sets: Sequence[Judged]) -> Iterator[Finding]:
 
 
 def _accuracy(each: Judged) -> Finding:
-    parts = []
+    parts, target = [], each.target
+    if each.energy.size and not target.is_energy:
+        mae, rmse = (short(target.factor * value) for value in (each.energy.mae, each.energy.rmse))
+        text = (
+            f"On the {len(each.frames)} structures of “{each.name}”, {target.name} is wrong by "
+            f"{mae} {target.shown_unit} (MAE), {rmse} (RMSE)."
+        )
+        return Finding("note", "Typical errors.", text)
     if each.energy.size:
         atoms = each.atoms[each.energy.frame]
         per_atom = MILLI * float(np.sqrt(np.mean((each.energy.error / atoms) ** 2)))
@@ -126,7 +138,8 @@ def _honesty(sets: Sequence[Judged]) -> Iterator[Finding]:
     """One sentence for each set, or two where σ of energies and forces err differently."""
     for each in sets:
         states: dict[str, list[Coverage]] = {}
-        for title, quantity in (("energies", each.energy), ("forces", each.forces)):
+        name = "energies" if each.target.is_energy else f"{each.target.name} values"
+        for title, quantity in ((name, each.energy), ("forces", each.forces)):
             if quantity.uncertain:
                 judged = _coverage(title, quantity)
                 states.setdefault(judged.state, []).append(judged)
@@ -203,7 +216,7 @@ def _ranking(known: Sequence[Judged]) -> Iterator[Finding]:
 def _detection(sets: Sequence[Judged], found: Sequence[Detection]) -> Iterator[Finding]:
     for best in _best(found):
         name = best.name
-        text = f"The {score_name(best.score)} gives an AUROC of {best.auroc:.3f}."
+        text = f"The {score_name(best.score, sets[0].target)} gives an AUROC of {best.auroc:.3f}."
         if best.auroc >= 0.95:
             yield Finding("good", f"“{name}” is recognised as unknown.", text)
         elif best.auroc >= 0.8:
@@ -218,7 +231,7 @@ def _detection(sets: Sequence[Judged], found: Sequence[Detection]) -> Iterator[F
 
 def _best(found: Sequence[Detection]) -> list[Detection]:
     """The better of the drawn scores for each unknown set."""
-    drawn = [each for each in found if each.score in {score for score, *_ in DRAWN}]
+    drawn = [each for each in found if each.score in DRAWN]
     names = dict.fromkeys(each.name for each in drawn)
     own = ([each for each in drawn if each.name == name] for name in names)
     return [max(each, key=lambda one: one.auroc) for each in own]

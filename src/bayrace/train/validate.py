@@ -12,6 +12,7 @@ from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.outputs import Outputs, Params
 from bayrace.core.protocols import Likelihood, Model
+from bayrace.core.target import target_of
 from bayrace.data.dataset import epoch_batches
 from bayrace.models.derivatives import evaluate
 from bayrace.train.task import Task
@@ -19,6 +20,7 @@ from bayrace.train.task import Task
 Batches = Sequence[tuple[GraphBatch, Labels]]
 
 _MILLI = 1000.0  # eV to meV
+_ENERGIES = ("energy", "energy_per_atom")
 
 
 def valid_batches(task: Task) -> Batches:
@@ -44,7 +46,7 @@ def validate(
         weights.append(batch.structures)
         terms = {"loss": loss.total * batch.structures}
         terms |= {f"loss_{key}": part * batch.structures for key, part in loss.parts.items()}
-        terms |= _errors(outputs, labels, batch)
+        terms |= _errors(outputs, labels, batch, target_of(model).factor)
         for name, value in terms.items():
             sums.setdefault(name, []).append(value.detach().double())
     totals = {name: float(torch.stack(values).sum()) for name, values in sums.items()}
@@ -52,8 +54,13 @@ def validate(
     return losses | _means(totals)
 
 
-def _errors(outputs: Outputs, labels: Labels, batch: GraphBatch) -> dict[str, Tensor]:
-    """Sums of |error| and error² over the labelled entries, and their count."""
+def _errors(
+    outputs: Outputs, labels: Labels, batch: GraphBatch, factor: float
+) -> dict[str, Tensor]:
+    """Sums of |error| and error² over the labelled entries, and their count.
+
+    `factor` gives those of energies, or of the property in their place, the unit that is shown.
+    """
     energy = (outputs.energy - labels.energy).double()
     differences = {
         "energy": energy,
@@ -68,7 +75,7 @@ def _errors(outputs: Outputs, labels: Labels, batch: GraphBatch) -> dict[str, Te
     result: dict[str, Tensor] = {}
     for name, difference in differences.items():
         known = ~torch.isnan(references[name])
-        error = torch.where(known, difference, 0.0) * _MILLI
+        error = torch.where(known, difference, 0.0) * (factor if name in _ENERGIES else _MILLI)
         result[f"{name}/count"] = known.sum()
         result[f"{name}/absolute"] = error.abs().sum()
         result[f"{name}/square"] = error.square().sum()

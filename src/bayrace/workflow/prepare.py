@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from bayrace.config import Config, ConfigError
-from bayrace.config.build import label_keys, race_spec, train_settings
+from bayrace.config.build import label_keys, model_spec, train_settings
 from bayrace.data.check import check_frames
 from bayrace.data.dataset import Dataset
 from bayrace.data.doubts import doubts, reference_doubts, voice
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import split
+from bayrace.data.statistics import target_references
 from bayrace.data.unit_doubts import Doubt
 from bayrace.models.race.network import Race
 from bayrace.potential.potential import Potential
@@ -36,19 +39,20 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
 
     training = dataset(splits.train)
-    model = Race(race_spec(config, training)) if initial is None else network_of(initial)
+    spec = model_spec(config, training) if initial is None else initial.spec
+    model: Any = spec.build() if initial is None else network_of(initial)
     settings = train_settings(config)
-    if settings.device == "cpu":
+    if settings.device == "cpu" and isinstance(model, Race):
         model.prepare(settings.torch_dtype)
-    return Prepared(splits, training, dataset(splits.valid), model)
+    return Prepared(splits, training, dataset(splits.valid), spec, model)
 
 
 def read_splits(config: Config) -> Splits:
     """Read the files of a run and split off the validation set where no file is given."""
-    data = config.data
+    data, keys = config.data, label_keys(config.data, config.target)
 
     def read(paths: Sequence[str]) -> tuple[list[Frame], dict[int, float]]:
-        frames = read_frames(list(paths), keys=label_keys(data), config_weights=data.config_weights)
+        frames = read_frames(list(paths), keys=keys, config_weights=data.config_weights)
         return split_isolated(frames)
 
     frames, isolated = read(data.train)
@@ -68,13 +72,22 @@ def read_splits(config: Config) -> Splits:
 
 
 def _references(config: Config, splits: Splits) -> dict[int, float]:
-    given = config.data.references
+    given, target = config.data.references, config.target.build()
+    if not target.is_energy:
+        if not isinstance(given, str):
+            raise ConfigError(
+                f"data.references: are energies of atoms; those of {target.name} are fitted"
+            )
+        return target_references(splits.train, target)
     return fit_references(splits.train, given=splits.isolated if isinstance(given, str) else given)
 
 
 def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> list[Doubt]:
     """What looks wrong in the data of a run."""
     tests = {f"test {name}": frames for name, frames in splits.test.items()}
+    if config.target.name != "energy":  # of which we know no usual size
+        sets = {"train": splits.train, "valid": splits.valid, **tests}
+        return doubts({name: [replace(f, energy=None) for f in sets[name]] for name in sets})
     given = not isinstance(config.data.references, str) or set(references) <= set(splits.isolated)
     return [
         *doubts({"train": splits.train, "valid": splits.valid, **tests}),
@@ -82,10 +95,10 @@ def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> 
     ]
 
 
-def network_of(potential: Potential) -> Race:
-    """The network of a potential, if it is one that we train."""
+def network_of(potential: Potential) -> Any:
+    """The network of a potential, if it is one that can be trained here."""
     model = potential.model
-    if not isinstance(model, Race):
+    if getattr(potential.spec, "options", None) is None:
         raise ConfigError(
             f"model {potential.spec.name}: the weights of other packages' networks are not trained "
             "here; give it a posterior for new data with `bayrace adopt`"

@@ -30,15 +30,19 @@ def structure_scores(
     atoms: NDArray[np.int64],
     energy: Mapping[str, Array],
     forces: Mapping[str, Array],
+    *,
+    extensive: bool = True,
 ) -> dict[str, Array]:
     """Scores (S,) of S structures from their σ, by name.
 
     `energy` holds σ of the energy (S,), `forces` σ of the components (N, 3), each by its kind
     ("total", "epistemic"). The energy's is divided by the root of the number of atoms, as the σ of
-    independent atoms grows with it. A force has the σ √(tr Σ / 3), which rotations do not change.
+    independent atoms grows with it; that of a target that is not `extensive` is not. A force has
+    the σ √(tr Σ / 3), which rotations do not change.
     """
     first = np.concatenate([[0], np.cumsum(atoms)[:-1]])
-    scores = {f"energy_{kind}": std / np.sqrt(atoms) for kind, std in energy.items()}
+    sizes = np.sqrt(atoms) if extensive else np.ones(len(atoms))
+    scores = {f"energy_{kind}": std / sizes for kind, std in energy.items()}
     for kind, std in forces.items():
         each = np.sqrt(np.mean(std**2, axis=1))
         scores[f"forces_mean_{kind}"] = np.add.reduceat(each, first) / atoms

@@ -14,9 +14,10 @@ from bayrace.models.race.spec import RaceSpec
 from bayrace.nn.contraction import SelfProduct
 from bayrace.nn.convolution import Plan
 from bayrace.nn.covariance import FORCES_NUMBERS, STRESS_NUMBERS
-from bayrace.nn.irreps import QUADRUPOLE, SCALAR, Channels, Irrep, parse_irreps
+from bayrace.nn.irreps import QUADRUPOLE, SCALAR, VECTOR, Channels, Irrep, parse_irreps
 
 QUADRUPOLE_CHANNELS = 16  # gated channels that one 2e number of a noise head is summed from
+VECTOR_CHANNELS = 16  # and those of an atom's vector, where the target is the norm of their sum
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def race_layout(spec: RaceSpec) -> tuple[LayerLayout, ...]:
         plan = Plan(tuple(reached[-1]), spec.l_max, tuple(hidden))
         reached.append({i: count for i, count in hidden.items() if plan.path_count(i)})
     read = {SCALAR, QUADRUPOLE} if head_columns(spec.noise).quadrupoles else {SCALAR}
+    read |= {VECTOR} if spec.target.pooling == "norm" else set()
     layers: list[LayerLayout] = []
     needed = set(read)
     for index in reversed(range(spec.layers)):
@@ -139,6 +141,9 @@ def _layer_shapes(spec: RaceSpec, layer: LayerLayout, species: int) -> dict[str,
         gated = columns.quadrupoles * QUADRUPOLE_CHANNELS
         shapes["readout.quadrupole"] = (layer.outputs[QUADRUPOLE], gated)
         shapes["readout.gates"] = (spec.readout_hidden, gated)
+    if spec.target.pooling == "norm" and VECTOR in layer.outputs:
+        shapes["readout.vector"] = (layer.outputs[VECTOR], VECTOR_CHANNELS)
+        shapes["readout.vector_gates"] = (spec.readout_hidden, VECTOR_CHANNELS)
     return shapes
 
 

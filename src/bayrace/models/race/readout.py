@@ -14,6 +14,7 @@ from bayrace.core.outputs import Heads
 from bayrace.models.noise import NoiseSpec
 from bayrace.models.race.layout import QUADRUPOLE_CHANNELS, LayerLayout, head_columns
 from bayrace.models.race.maps import split
+from bayrace.models.race.pooling import pool, read_vectors
 from bayrace.models.race.spec import RaceSpec
 from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR
@@ -26,6 +27,7 @@ class Readout(NamedTuple):
 
     numbers: Tensor  # (N, H): energy, scalars of the heads, quadrupoles of the heads
     hidden: Tensor  # (N, K), what the scalars are linear in
+    vectors: Tensor | None  # (N, 3), where the target is the norm of a vector
 
 
 def readout(
@@ -34,12 +36,13 @@ def readout(
     """The numbers of one layer, from its features (N, width)."""
     hidden = silu(atomwise(features[:, : layer.outputs[SCALAR]], own["readout.hidden"]))
     scalars = atomwise(hidden, own["readout.scalars"])
+    vectors = read_vectors(layer, own, features, hidden)
     quadrupoles = head_columns(noise).quadrupoles
     if not quadrupoles:
-        return Readout(scalars, hidden)
+        return Readout(scalars, hidden, vectors)
     if "readout.quadrupole" not in own:  # this layer cannot reach 2e yet
         nothing = scalars.new_zeros(scalars.shape[0], 5 * quadrupoles)
-        return Readout(torch.cat([scalars, nothing], dim=-1), hidden)
+        return Readout(torch.cat([scalars, nothing], dim=-1), hidden, vectors)
     # each quadrupole is a sum of channels gated by the hidden scalars
     shapes = split(features, layer.outputs)[QUADRUPOLE]
     channels = atomwise(shapes, own["readout.quadrupole"])  # (N, 5, G)
@@ -48,7 +51,7 @@ def readout(
         -1, QUADRUPOLE.dim, quadrupoles, QUADRUPOLE_CHANNELS
     )
     summed = gated.sum(-1) * (1 / math.sqrt(QUADRUPOLE_CHANNELS))  # (N, 5, quadrupoles)
-    return Readout(torch.cat([scalars, summed.mT.flatten(1)], dim=-1), hidden)
+    return Readout(torch.cat([scalars, summed.mT.flatten(1)], dim=-1), hidden, vectors)
 
 
 def heads_of(
@@ -58,43 +61,69 @@ def heads_of(
 
     `known` are energies of atoms (N,), eV, that need not be learnt.
     """
-    noise = spec.noise
     numbers = torch.stack([readout.numbers for readout in readouts])  # (T, N, H)
     hidden = _last_hidden(spec, [readout.hidden for readout in readouts])
-    atomic = numbers[:, :, 0]
+    total = numbers.sum(0)
     if spec.activation == "relu":
-        atomic = torch.relu(atomic)
+        total = torch.cat([torch.relu(numbers[:, :, :1]).sum(0), total[:, 1:]], dim=-1)
+    vectors = _vectors(spec, readouts)
+    return heads_from(spec, total, hidden, batch, known=known, vectors=vectors)
+
+
+def heads_from(
+    spec: RaceSpec,
+    total: Tensor,
+    hidden: Tensor | None,
+    batch: GraphBatch,
+    *,
+    known: Tensor | None,
+    vectors: Tensor | None = None,
+) -> Heads:
+    """The same from the numbers of all layers added up, (N, H)."""
+    noise = spec.noise
     # float64 for sums, whatever the network's dtype
     shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
     shift = shift.repeat(len(batch.species_counts) // len(spec.shift))  # once per member
-    per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
+    per_atom = total[:, 0].double() * spec.scale + shift[batch.species]
     if known is not None:
         per_atom = per_atom + known
+    per_atom, share = pool(spec, per_atom, vectors, batch)
     energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
     if noise.kind == "none":
-        return Heads(energy, per_atom, None, None, None, hidden)
+        return Heads(energy, per_atom, None, None, None, hidden, share)
     if noise.kind == "shallow":
-        members = numbers[:, :, 1:].sum(0) * spec.scale  # energies beyond that of column 0
-        return Heads(energy, per_atom, members, None, None, hidden)
-    heads = numbers.mean(0)
+        members = total[:, 1:] * spec.scale  # energies beyond that of column 0
+        members = members if share is None else members * share.to(members).unsqueeze(-1)
+        return Heads(energy, per_atom, members, None, None, hidden, share)
+    heads = total * (1 / spec.layers)
     level = math.log(spec.scale)
     energy_head = heads[:, 1] + 2 * level
     if noise.kind == "energy":
-        return Heads(energy, per_atom, energy_head, None, None, hidden)
+        return Heads(energy, per_atom, energy_head, None, None, hidden, share)
     order = head_columns(noise)
     forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
     stress_head = None
     if noise.stress:
         zero = heads.new_zeros(batch.structures, STRESS_NUMBERS[noise.covariance])
-        total = zero.index_add(0, batch.owner, heads[:, order.stress])
-        mean = total / batch.atom_counts().unsqueeze(-1)
+        summed = zero.index_add(0, batch.owner, heads[:, order.stress])
+        mean = summed / batch.atom_counts().unsqueeze(-1)
         stress_head = shift_log_scale(mean, level, noise.covariance)
-    return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden)
+    return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden, share)
+
+
+def _vectors(spec: RaceSpec, readouts: list[Readout]) -> Tensor | None:
+    """Of atoms, summed over layers, in the target's unit, (N, 3) float64; None without any."""
+    found = [each.vectors for each in readouts if each.vectors is not None]
+    return torch.stack(found).sum(0).double() * spec.scale if found else None
 
 
 def _last_hidden(spec: RaceSpec, hidden: list[Tensor]) -> Tensor | None:
     """All that the energy is linear in, (N, Σ K), scaled so that the weights are the bare ones."""
     if spec.activation != "identity":
         return None
-    factor = spec.scale / math.sqrt(spec.readout_hidden)
-    return torch.cat(hidden, dim=-1) * factor
+    return torch.cat(hidden, dim=-1) * hidden_factor(spec)
+
+
+def hidden_factor(spec: RaceSpec) -> float:
+    """eV, by which hidden numbers are scaled."""
+    return spec.scale / math.sqrt(spec.readout_hidden)

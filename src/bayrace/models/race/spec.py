@@ -5,50 +5,59 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from bayrace.core.protocols import Model
+from bayrace.core.target import ENERGY, Target
+from bayrace.data.dataset import Dataset
+from bayrace.data.statistics import Statistics, target_statistics
 from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.options import Architecture, RaceOptions
 from bayrace.models.race.stored_spec import check_types
 from bayrace.nn.harmonics import MAX_DEGREE
-from bayrace.nn.irreps import QUADRUPOLE, SCALAR, parse_irreps
+from bayrace.nn.irreps import QUADRUPOLE, SCALAR, VECTOR, parse_irreps
 
 MIN_KNOTS = 16
 
 
 @dataclass(frozen=True)
-class RaceSpec:
-    """Architecture (SPEC section 1), the elements, and the statistics of the training set."""
+class RaceSpec(Architecture):
+    """Architecture (docs/theory.md), the elements, and the statistics of the training set."""
 
     name: ClassVar[str] = "race"
+    options: ClassVar[type[RaceOptions]] = RaceOptions
     elements: tuple[int, ...]  # atomic numbers, ascending
-    cutoff: float  # Å
     mean_neighbours: float  # measured on the training set
-    layers: int
-    hidden: str  # irreps between layers, e.g. '32x0e+32x1o+32x2e'
-    features: int  # F, channels of the node embedding and of a¹
-    l_max: int  # of the harmonics
-    radial_basis: int  # Bessel functions
-    envelope_power: int
-    radial_hidden: tuple[int, ...]
-    radial_knots: (
-        int  # intervals of the splines that the radial network is read from; 0: no splines
-    )
-    readout_hidden: int
-    neighbour_norm: Literal["sqrt", "mean"]
-    activation: Literal["identity", "relu"]
-    gate: bool  # gated nonlinearity between layers
-    self_contraction: bool  # A ⊗ A after every layer
-    pair_radial: bool  # radial functions that depend on the pair of elements
     noise: NoiseSpec
     scale: float  # eV; the network works in units of it
     shift: tuple[float, ...]  # eV, added to the energy of each atom by element
     # Å, (Z, Z): of every two elements in the training set, 0 where unknown; empty: all unknown.
     shortest: tuple[tuple[float, ...], ...] = ()
+    target: Target = ENERGY  # scale and shift are in its unit
 
     def __post_init__(self) -> None:
         check_types(self.to_json())  # what could not be read again must not be trained
         _check(self)
+
+    @classmethod
+    def of(
+        cls, options: RaceOptions, train: Dataset, *, noise: NoiseSpec, target: Target
+    ) -> RaceSpec:
+        """The network that options ask for, with the statistics of a training set."""
+        auto = options.mean_neighbours == "auto"
+        statistics = Statistics(1.0, (0.0,) * len(train.elements))
+        if options.normalise:
+            statistics = _statistics(train, target)
+        return cls(
+            **{field.name: getattr(options, field.name) for field in fields(Architecture)},
+            elements=train.elements,
+            mean_neighbours=train.mean_neighbours() if auto else float(options.mean_neighbours),
+            noise=noise,
+            scale=statistics.scale,
+            shift=statistics.shift,
+            shortest=train.shortest_distances() if options.short_range and target.is_energy else (),
+            target=target,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""
@@ -59,7 +68,7 @@ class RaceSpec:
         """Rebuild from `to_json`, refusing missing and unknown names."""
         names = {field.name for field in fields(cls)}
         # what came after the first potentials
-        plain = {"radial_knots": 0, "shortest": (), **values}
+        plain = {"radial_knots": 0, "shortest": (), "target": asdict(ENERGY), **values}
         if wrong := names ^ set(plain):
             raise ValueError(f"model specification: unexpected or missing keys {sorted(wrong)}")
         for name in ("elements", "radial_hidden", "shift"):
@@ -67,6 +76,7 @@ class RaceSpec:
         plain["shortest"] = tuple(tuple(row) for row in plain["shortest"])
         check_types(plain)  # before anything is made of them
         plain["noise"] = NoiseSpec(**plain["noise"])
+        plain["target"] = Target(**plain["target"])
         return cls(**plain)
 
     def build(self) -> Model:
@@ -75,6 +85,14 @@ class RaceSpec:
         network = importlib.import_module("bayrace.models.race.network")
         model: Model = network.Race(self)
         return model
+
+
+def _statistics(train: Dataset, target: Target) -> Statistics:
+    """Scale and shift of the network's numbers: of forces where there are some."""
+    if target.is_energy and any(frame.forces is not None for frame in train.frames):
+        return Statistics(train.force_rms(), train.atomic_shift())
+    found = target_statistics(train, target)
+    return found._replace(shift=train.atomic_shift()) if target.is_energy else found
 
 
 def _check(spec: RaceSpec) -> None:
@@ -111,3 +129,13 @@ def _check(spec: RaceSpec) -> None:
             f"hidden={spec.hidden!r}: an equivariant force covariance is read from 2e; "
             "add e.g. '32x2e' or set covariance to 'cholesky'"
         )
+    if spec.target.pooling == "norm" and VECTOR not in hidden:
+        raise ValueError(
+            f"hidden={spec.hidden!r}: a vector such as the dipole is read from 1o; add e.g. '32x1o'"
+        )
+    if not spec.target.extensive and noise.kind != "none" and noise.energy == "extensive":
+        raise ValueError(
+            f"{spec.target.name} is not extensive, its noise cannot be; set energy_noise: mean_log"
+        )
+    if not spec.target.is_energy and noise.kind == "joint":
+        raise ValueError(f"{spec.target.name} has no forces; train with loss.kind: nll_e or mse")

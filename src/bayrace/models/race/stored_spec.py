@@ -55,6 +55,9 @@ def check_types(values: Mapping[str, Any]) -> None:
         _one_of(name, values[name], (False, True))
     _check_hidden(values["hidden"])
     _check_noise(values["noise"])
+    target = values["target"]
+    if not isinstance(target, Mapping) or set(target) != {"name", "unit", "pooling"}:
+        raise ValueError(f"target={_short(target)}: not a name, a unit and a pooling")
 
 
 def real(name: str, value: Any, *, least: float, most: float) -> float:

@@ -21,7 +21,11 @@ from bayrace.core.outputs import Params
 from bayrace.core.protocols import Model, NoisyModel
 from bayrace.models.derivatives import evaluate, jacobian
 from bayrace.models.noise import Lambdas
-from bayrace.posterior.gaussian.last_layer import feature_derivatives, structure_features
+from bayrace.posterior.gaussian.last_layer import (
+    feature_derivatives,
+    pooled_features,
+    structure_features,
+)
 from bayrace.posterior.gaussian.observed import observe
 
 
@@ -90,7 +94,7 @@ def last_layer_ggn(
             outputs = evaluate(model, params, batch, forces=forces, stress=stress)
         if outputs.hidden is None:
             raise ValueError("energies are not linear in a last layer; use structure: diagonal")
-        values = {"energy": structure_features(batch, outputs.hidden)}
+        values = {"energy": structure_features(batch, pooled_features(outputs))}
         if forces or stress:
             slopes = feature_derivatives(model, params, batch, stress=stress)
             values["forces"] = slopes.forces.permute(1, 2, 0)  # (N, 3, D)

@@ -16,6 +16,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
 from bayrace.core.protocols import LinearModel, Model
+from bayrace.core.target import target_of
 from bayrace.models.derivatives import jacobian, strained, voigt_stress
 
 
@@ -120,8 +121,14 @@ class FeatureDerivatives(NamedTuple):
     stress: Tensor | None  # (K, S, 6) float64, (1/V) ∂φ_k/∂strain; nan where not fully periodic
 
 
+def pooled_features(outputs: Outputs) -> Tensor:
+    """What each atom adds to the features of its structure, (N, D): most often its own."""
+    hidden = _hidden(outputs.hidden)
+    return hidden if outputs.share is None else hidden * outputs.share.to(hidden).unsqueeze(-1)
+
+
 def structure_features(batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """Features of structures from those of atoms (N, D): (S, D) float64."""
+    """Features of structures from those that atoms add (N, D): (S, D) float64."""
     zero = hidden.new_zeros(batch.structures, hidden.shape[-1], dtype=torch.float64)
     return zero.index_add(0, batch.owner, hidden.double())
 
@@ -197,10 +204,10 @@ def last_layer_spread(
 
     Energies cost a product of matrices; forces and stress K backward passes.
     """
-    hidden = _hidden(outputs.hidden)
+    hidden = pooled_features(outputs)
     energy = (structure_features(batch, hidden) @ factor.double()).square().sum(-1)
     atomic = (hidden.double() @ factor.double()).square().sum(-1)
-    if not forces and not stress:
+    if not (forces or stress) or not target_of(model).is_energy:
         return Spread(energy, None, None, atomic)
     slopes = feature_derivatives(model, params, batch, factor=factor, stress=stress)
     return Spread(

@@ -14,13 +14,14 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
-from bayrace.core.outputs import Outputs, Params
+from bayrace.core.outputs import Params
 from bayrace.core.protocols import LinearModel
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
 from bayrace.models.noise import Lambdas, noise, noise_spec_of
 from bayrace.posterior.gaussian.last_layer import (
     feature_derivatives,
+    pooled_features,
     projected_derivatives,
     structure_features,
 )
@@ -53,7 +54,7 @@ def energy_rows(
             variance = noise(outputs, batch, noise_spec_of(model), lambdas).energy
         error = outputs.energy.double() - labels.energy.double()
         spread = torch.zeros_like(error) if variance is None else variance.double()
-        features = structure_features(batch, _hidden(outputs))
+        features = structure_features(batch, pooled_features(outputs))
         parts.append(_known(features, error, spread))
     return _joined(parts)
 
@@ -181,12 +182,6 @@ def _some(frames: Sequence[int], count: int, random: torch.Generator) -> list[in
         return list(frames)
     places = torch.randperm(len(frames), generator=random)[:count]
     return [frames[place] for place in places.sort().values.tolist()]
-
-
-def _hidden(outputs: Outputs) -> Tensor:
-    if outputs.hidden is None:
-        raise ValueError("energies are not linear in a last layer; LLPR needs such a model")
-    return outputs.hidden
 
 
 def _known(features: Tensor, error: Tensor, variance: Tensor) -> Rows:

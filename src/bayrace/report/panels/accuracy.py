@@ -20,7 +20,7 @@ def parity_panels(sets: Sequence[Judged]) -> list[Panel]:
     """Predicted against reference values; a quantity without labels has no panel."""
     panels = []
     if any(each.energy.size for each in sets):
-        panels.append(_energy(sets))
+        panels.append(_energy(sets) if sets[0].target.is_energy else _property(sets))
     if any(each.forces.size for each in sets):
         panels.append(_forces(sets))
     return panels
@@ -84,6 +84,37 @@ def _energy(sets: Sequence[Judged]) -> Panel:
         "(RMSE in meV/atom). On the line the prediction is exact." + drawn_note(sets, "energy"),
         Axis("reference energy", "meV/atom"),
         Axis("predicted energy", "meV/atom"),
+        marks,
+        square=True,
+    )
+
+
+def _property(sets: Sequence[Judged]) -> Panel:
+    """Values of a property as they are."""
+    target = sets[0].target
+    marks = [Mark("diagonal")]
+    for colour, each in enumerate(sets, start=1):
+        value = each.energy
+        if not value.size:
+            continue
+        chosen = thinned(value.size, share(sets, "energy"))
+        marks.append(
+            Mark(
+                "points",
+                f"{each.name}: RMSE {target.factor * value.rmse:.3g}",
+                colour,
+                x=value.label[chosen],
+                y=value.mean[chosen],
+                names=point_names(each, value, chosen),
+            )
+        )
+    return Panel(
+        "parity-energy",
+        target.name,
+        f"Predicted against reference {target.name} (RMSE in {target.shown_unit}). On the line the "
+        "prediction is exact." + drawn_note(sets, "energy"),
+        Axis(f"reference {target.name}", target.unit),
+        Axis(f"predicted {target.name}", target.unit),
         marks,
         square=True,
     )

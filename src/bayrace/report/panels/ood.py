@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,10 +14,34 @@ from bayrace.report.curves import histogram, roc
 from bayrace.report.document import Axis, Mark, Panel
 from bayrace.report.panels.accuracy import MILLI
 
-DRAWN = (
-    (ENERGY_SCORE, "Energy score", "energy", "σ of the energy / √atoms", "meV"),
-    (FORCES_SCORE, "Force score", "forces", "σ of the forces, mean over atoms", "meV/Å"),
-)
+DRAWN = (ENERGY_SCORE, FORCES_SCORE)
+
+
+class _Score(NamedTuple):
+    """A score as a histogram names it."""
+
+    score: str
+    title: str
+    short: str
+    label: str
+    unit: str
+    factor: float
+
+
+def _drawn(sets: Sequence[Judged]) -> tuple[_Score, ...]:
+    target = sets[0].target
+    size = " / √atoms" if target.extensive else ""
+    title = f"{target.name[0].upper()}{target.name[1:]} score"
+    first = _Score(
+        ENERGY_SCORE,
+        title,
+        target.name,
+        f"σ of the {target.name}{size}",
+        target.shown_unit,
+        target.factor,
+    )
+    label = "σ of the forces, mean over atoms"
+    return first, _Score(FORCES_SCORE, "Force score", "forces", label, "meV/Å", MILLI)
 
 
 @dataclass(frozen=True)
@@ -51,10 +76,10 @@ def detections(sets: Sequence[Judged]) -> list[Detection]:
 def histogram_panels(sets: Sequence[Judged]) -> list[Panel]:
     """Distributions of each score."""
     panels = []
-    for score, title, _, label, unit in DRAWN:
+    for score, title, _, label, unit, factor in _drawn(sets):
         if not all(score in each.scores for each in sets):
             continue
-        values = [MILLI * each.scores[score] for each in sets]
+        values = [factor * each.scores[score] for each in sets]
         edges, fractions = histogram(values)
         marks = [
             Mark("bars", each.name, colour, x=edges, y=100 * fraction)
@@ -78,7 +103,7 @@ def roc_panel(sets: Sequence[Judged]) -> Panel | None:
     """True against false alarms over all thresholds."""
     colours = {each.name: colour for colour, each in enumerate(sets, start=1)}
     marks = [Mark("line", "chance", x=[0, 100], y=[0, 100], style="dashed")]
-    titles = {score: title for score, _, title, *_ in DRAWN}
+    titles = {score: title for score, _, title, *_ in _drawn(sets)}
     for each in detections(sets):
         if each.score not in titles:
             continue

@@ -45,7 +45,8 @@ def _wrongness(each: Judged) -> Array:
         return np.where(squares < 0, -np.inf, np.sqrt(np.maximum(squares, 0)))
     result = np.full(len(each.frames), -np.inf)
     energy = each.energy
-    result[energy.frame] = np.abs(energy.error) / each.atoms[energy.frame]
+    sizes = each.atoms[energy.frame] if each.target.extensive else 1
+    result[energy.frame] = np.abs(energy.error) / sizes
     return result
 
 
@@ -62,8 +63,8 @@ def _structure(each: Judged, place: int, wrong: float) -> Structure:
         symbols=[symbols_of([number]) for number in frame.numbers],
         positions=frame.positions if periodic else frame.positions - frame.positions.mean(axis=0),
         cell=frame.cell if periodic else None,
-        spread=spread if spread.any() else None,
-        local=None if np.isnan(local).any() else local,
+        spread=spread if np.nan_to_num(spread).any() else None,
+        local=local if each.target.is_energy and not np.isnan(local).any() else None,
         error=None if np.isnan(error).any() else error,
     )
 
@@ -78,7 +79,9 @@ def _detail(each: Judged, place: int, wrong: float) -> str:
         parts.append(text + (f" (predicted σ {sigma:.3g})" if sigma > 0 else ""))
     own = each.energy.chosen(each.energy.frame == place)
     if own.size:
-        sigma = MILLI * float(own.std[0])
-        text = f"energy error {MILLI * float(own.error[0]):+.3g} meV".replace("-", "−")
+        target = each.target
+        sigma = target.factor * float(own.std[0])
+        wrong = target.factor * float(own.error[0])
+        text = f"{target.name} error {wrong:+.3g} {target.shown_unit}".replace("-", "−")
         parts.append(text + (f" (predicted σ {sigma:.3g})" if sigma > 0 else ""))
     return "; ".join(parts)

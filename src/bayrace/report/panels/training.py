@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from bayrace.core.target import ENERGY, Target
 from bayrace.report.document import Axis, Mark, Panel
 
 History = Sequence[Mapping[str, Any]]
@@ -20,7 +21,7 @@ _TWO_LOSSES = (
 Value = Callable[[Mapping[str, Any]], float]
 
 
-def training_panels(histories: Mapping[str, History]) -> list[Panel]:
+def training_panels(histories: Mapping[str, History], target: Target = ENERGY) -> list[Panel]:
     """One line per run or member; a quantity that was not followed has no panel."""
     histories = {name: lines for name, lines in histories.items() if lines}
     panels = [
@@ -28,8 +29,8 @@ def training_panels(histories: Mapping[str, History]) -> list[Panel]:
         _panel(
             histories,
             "energy",
-            "Validation error of the energy",
-            Axis("MAE", "meV", "log"),
+            f"Validation error of the {target.name}",
+            Axis("MAE", target.shown_unit, "log"),
             _valid("energy_mae"),
         ),
         _panel(

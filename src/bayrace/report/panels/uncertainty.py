@@ -12,18 +12,26 @@ from bayrace.report.curves import binned_rmse, folded_normal, sampling_band, thi
 from bayrace.report.document import Axis, Mark, Panel
 from bayrace.report.panels.accuracy import MILLI, drawn_note, point_names, share
 
-QUANTITIES = (("energy", "energies", "meV"), ("forces", "forces", "meV/Å"))
+Shown = tuple[str, str, str, float]
 BANDS = ((0.005, 0.995, "99 % of errors"), (0.05, 0.95, "90 %"), (0.25, 0.75, "50 %"))
 BEFORE = ", before recalibration"
 TRACED = 250  # structures of an interval panel
 
 
+def quantities(sets: Sequence[Judged]) -> tuple[Shown, ...]:
+    """Key, name, unit and factor to it, of what these sets have σ of."""
+    target = sets[0].target
+    if not target.is_energy:
+        return (("energy", target.name, target.shown_unit, target.factor),)
+    return (("energy", "energies", "meV", MILLI), ("forces", "forces", "meV/Å", MILLI))
+
+
 def spread_panels(sets: Sequence[Judged]) -> list[Panel]:
     """|error| against predicted σ."""
     return [
-        _spread(sets, key, title, unit)
-        for key, title, unit in QUANTITIES
-        if any(getattr(each, key).uncertain for each in sets)
+        _spread(sets, shown)
+        for shown in quantities(sets)
+        if any(getattr(each, shown[0]).uncertain for each in sets)
     ]
 
 
@@ -31,7 +39,7 @@ def calibration_panels(sets: Sequence[Judged]) -> list[Panel]:
     """Observed against expected coverage, and the calibration errors as bars."""
     panels = [
         _calibration(sets, key, title)
-        for key, title, _ in QUANTITIES
+        for key, title, *_ in quantities(sets)
         if any(getattr(each, key).uncertain for each in sets)
     ]
     return [*panels, _bars(sets)] if panels else []
@@ -46,24 +54,25 @@ def interval_panels(sets: Sequence[Judged]) -> list[Panel]:
     ]
 
 
-def _spread(sets: Sequence[Judged], key: str, title: str, unit: str) -> Panel:
+def _spread(sets: Sequence[Judged], what: Shown) -> Panel:
+    key, title, unit, factor = what
     shown = [
         (colour, each, getattr(each, key))
         for colour, each in enumerate(sets, start=1)
         if getattr(each, key).uncertain
     ]
-    sigma = MILLI * np.concatenate([q.std[q.std > 0] for _, _, q in shown])
-    errors = MILLI * np.abs(np.concatenate([q.error[q.std > 0] for _, _, q in shown]))
+    sigma = factor * np.concatenate([q.std[q.std > 0] for _, _, q in shown])
+    errors = factor * np.abs(np.concatenate([q.error[q.std > 0] for _, _, q in shown]))
     low, high = float(sigma.min()) / 1.15, float(sigma.max()) * 1.15
     marks = _bands(low, high)
     marks.append(Mark("line", "RMSE = σ", x=[low, high], y=[low, high], style="dashed", fit=False))
     for colour, each, quantity in shown:
         chosen = thinned(quantity.size, share(sets, key))
         chosen = chosen[(quantity.std[chosen] > 0) & (quantity.error[chosen] != 0)]
-        std, error = MILLI * quantity.std, MILLI * np.abs(quantity.error)
+        std, error = factor * quantity.std, factor * np.abs(quantity.error)
         names = point_names(each, quantity, chosen)
         marks.append(Mark("points", each.name, colour, x=std[chosen], y=error[chosen], names=names))
-        marks.append(_binned(each, quantity, colour))
+        marks.append(_binned(each, quantity, colour, factor))
     top = float(errors.max())
     bottom = max(float(np.quantile(errors, 0.01)), top * 1e-5, 1e-9)
     return Panel(
@@ -94,9 +103,9 @@ def _bands(low: float, high: float) -> list[Mark]:
     ]
 
 
-def _binned(each: Judged, quantity: Quantity, colour: int) -> Mark:
+def _binned(each: Judged, quantity: Quantity, colour: int, factor: float) -> Mark:
     positive = quantity.std > 0
-    x, y = binned_rmse(MILLI * quantity.std[positive], MILLI * quantity.error[positive])
+    x, y = binned_rmse(factor * quantity.std[positive], factor * quantity.error[positive])
     names = [f"{each.name}, RMSE of a bin"] * x.size
     return Mark("line", "", colour, x=x, y=y, style="dots", names=names, fit=False)
 
@@ -140,7 +149,7 @@ def _curve(quantity: Quantity, name: str, colour: int, *, before: bool) -> Mark:
 def _bars(sets: Sequence[Judged]) -> Panel:
     marks = []
     for colour, each in enumerate(sets, start=1):
-        for key, title, _ in QUANTITIES:
+        for key, title, *_ in quantities(sets):
             for when, quantity in ((BEFORE, getattr(each, f"raw_{key}")), ("", getattr(each, key))):
                 if quantity is not None and quantity.uncertain:
                     value = calibration_error(central_mass(quantity.pit))
@@ -164,7 +173,7 @@ def _bar(value: float, name: str, colour: int, *, before: bool) -> Mark:
 
 
 def _intervals(each: Judged, colour: int, *, number: int) -> Panel:
-    energy = each.energy
+    energy, target = each.energy, each.target
     chosen = thinned(energy.size, TRACED)
     std = energy.std[chosen]
     rank = np.empty(chosen.size)
@@ -177,20 +186,20 @@ def _intervals(each: Judged, colour: int, *, number: int) -> Panel:
         each.name,
         colour,
         x=rank,
-        y=MILLI * (energy.label[chosen] - mean),
-        low=MILLI * (energy.low[chosen] - mean),
-        high=MILLI * (energy.high[chosen] - mean),
+        y=target.factor * (energy.label[chosen] - mean),
+        low=target.factor * (energy.low[chosen] - mean),
+        high=target.factor * (energy.high[chosen] - mean),
         names=point_names(each, energy, chosen),
         other_x=np.arange(1.0, chosen.size + 1),
     )
     zero = Mark("line", x=[0, chosen.size + 1], y=[0, 0], style="dashed", fit=False)
     return Panel(
         f"intervals-{number}",
-        f"90 % intervals of the energy: {each.name}",
-        f"Bars: predicted intervals, relative to the prediction. Dots: reference energies, crosses "
+        f"90 % intervals of the {target.name}: {each.name}",
+        f"Bars: predicted intervals, relative to the prediction. Dots: reference values, crosses "
         f"where they fall outside. {share_inside:.0f} % lie inside.{part}",
         Axis("structure", low=0, high=chosen.size + 1),
-        Axis("reference − prediction", "meV"),
+        Axis("reference − prediction", target.shown_unit),
         [zero, mark],
         orders=("sorted by σ", "file order"),
         wide=True,

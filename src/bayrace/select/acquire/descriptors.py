@@ -14,7 +14,7 @@ import torch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import Frame
 from bayrace.models.derivatives import evaluate
-from bayrace.posterior.gaussian.last_layer import structure_features
+from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
 from bayrace.potential.potential import Potential
 from bayrace.select.acquire.interface import Array, Descriptors
 
@@ -65,10 +65,10 @@ def last_layer_features(potential: Potential, frames: Sequence[Frame]) -> Array 
             device=potential.device,
         )
         with torch.no_grad():
-            hidden = evaluate(model, params, batch, forces=False).hidden
-        if hidden is None:
+            outputs = evaluate(model, params, batch, forces=False)
+        if outputs.hidden is None:
             return None
-        rows.append(structure_features(batch, hidden).numpy(force=True))
+        rows.append(structure_features(batch, pooled_features(outputs)).numpy(force=True))
     return np.concatenate(rows) if rows else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,25 +28,26 @@ _ENERGY, _FORCES = "variance-energy", "variance-force"  # eV² per atom, (eV/Å)
 
 @dataclass(frozen=True)
 class Variance:
-    """Aleatoric and epistemic variance together."""
+    """Largest total variance, half by energy, half by forces."""
 
-    needs: Needs
+    name: ClassVar[str] = "variance"
+    needs: ClassVar[Needs] = Needs("full")
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
         """Both variances of each structure."""
         structures = len(prediction.energy.mean)
         atoms = prediction.owner.bincount(minlength=structures)
-        forces = prediction.forces.total.diagonal(dim1=-2, dim2=-1).mean(-1)
-        return {
-            _ENERGY: prediction.energy.total / atoms,
-            _FORCES: over_atoms(forces, prediction.owner, structures, over=over),
-        }
+        found = {_ENERGY: prediction.energy.total / atoms}
+        if prediction.has_forces:
+            forces = prediction.forces.total.diagonal(dim1=-2, dim2=-1).mean(-1)
+            found[_FORCES] = over_atoms(forces, prediction.owner, structures, over=over)
+        return found
 
     def order(self, pool: Pool, *, seed: int) -> Iterator[Pick]:  # noqa: ARG002
-        """Forces and energies in turn."""
-        names = (_FORCES, _ENERGY)
+        """Forces, where the target has some, and energies in turn."""
+        names = [name for name in (_FORCES, _ENERGY) if name in pool.columns]
         require_spread([pool.columns[name] for name in names], "variance")
         yield from descending(pool, *names)
 
 
-ACQUISITIONS = {"variance": Variance(Needs("full"))}
+METHODS = (Variance,)
