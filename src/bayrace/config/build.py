@@ -112,10 +112,10 @@ def race_spec(config: Config, train: Dataset) -> RaceSpec:
 
 
 def _statistics(config: Config, train: Dataset) -> Statistics:
-    """Scale and shift of the network's numbers: of forces where there are some."""
+    """Scale and shift of the network's numbers: of forces where they are trained on."""
     if not config.model.normalise:
         return Statistics(1.0, (0.0,) * len(train.elements))
-    if config.target.name == "energy" and any(frame.forces is not None for frame in train.frames):
+    if config.target.name == "energy" and config.loss.forces > 0:
         return Statistics(train.force_rms(), train.atomic_shift())
     found = target_statistics(train, config.target.build())
     return found if config.target.name != "energy" else found._replace(shift=train.atomic_shift())
