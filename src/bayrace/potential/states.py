@@ -1,0 +1,245 @@
+"""Several electronic states from potentials: composed of diabats, or learnt one by one.
+
+Diabatic (SPEC section 7): three potentials give E_PPS, E_OSS and Δ² with their gradients, and
+H = [[E_PPS, Δ], [Δ, E_OSS]] gives two adiabats, their gradients and the coupling vector.
+Adiabatic: one potential for each state, ascending in energy, and no coupling vector.
+
+The variances of composed quantities have two parts. The disagreement of the members of ensembles is
+that of the composed quantities themselves, member by member. What else a potential says of its
+errors (noise, closed forms, calibration) is carried over to first order, the potentials' errors
+being independent of each other and energies' of gradients'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bayrace.data.frame import Frame
+from bayrace.potential.potential import Potential, PotentialError
+
+Array = NDArray[np.float64]
+FLOOR = 1e-3  # eV; Δ is taken to be at least this where it divides
+
+
+@dataclass(frozen=True, eq=False)
+class StatePrediction:
+    """F structures of n atoms each in S states."""
+
+    energies: Array  # (F, S) eV
+    gradients: Array  # (F, S, n, 3) eV/Å
+    coupling: Array | None  # (F, n, 3) 1/Å, ⟨0|∇1⟩ of two states
+    energies_variance: Array  # (F, S) eV²
+    gradients_covariance: Array  # (F, S, n, 3, 3) (eV/Å)²
+    coupling_variance: Array | None  # (F, n, 3) 1/Å², of each component
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """Potentials that together describe electronic states."""
+
+    potentials: tuple[Potential, ...]  # E_PPS, E_OSS, Δ²; or one for each state, lowest first
+    diabatic: bool
+
+    def __post_init__(self) -> None:
+        """Refuse potentials that do not belong together."""
+        if self.diabatic and len(self.potentials) != 3:
+            raise PotentialError(
+                f"{len(self.potentials)} potentials: a diabatic form needs three, E_PPS, E_OSS, Δ²"
+            )
+        if not self.diabatic and len(self.potentials) < 2:
+            raise PotentialError("1 potential: give one for each state, at least two")
+        elements = {potential.elements for potential in self.potentials}
+        if len(elements) > 1:
+            raise PotentialError(
+                f"the potentials know different elements, {sorted(elements)}; train them on the "
+                "same structures"
+            )
+
+    @property
+    def count(self) -> int:
+        """How many states."""
+        return 2 if self.diabatic else len(self.potentials)
+
+    @staticmethod
+    def load(paths: Sequence[str | Path], *, diabatic: bool, device: str = "auto") -> States:
+        """From the files of the potentials, in order."""
+        return States(tuple(Potential.load(p, device=device) for p in paths), diabatic)
+
+    def predict(self, frames: Sequence[Frame], *, uncertainty: bool = True) -> StatePrediction:
+        """States of structures with the same atoms, in order."""
+        sizes = {len(frame.numbers) for frame in frames}
+        if len(sizes) != 1:
+            raise ValueError(f"structures of {sorted(sizes)} atoms; give those of one size at once")
+        told = [_told(potential, frames, uncertainty) for potential in self.potentials]
+        if not self.diabatic:
+            return _side_by_side(told)
+        return _composed(told)
+
+
+@dataclass(frozen=True, eq=False)
+class _Told:
+    """What one potential says: of every member (M first), and the rest of its variances."""
+
+    values: Array  # (M, F)
+    slopes: Array  # (M, F, n, 3)
+    value_rest: Array  # (F,), variance beyond the disagreement of members
+    slope_rest: Array  # (F, n, 3, 3)
+
+
+def _told(potential: Potential, frames: Sequence[Frame], uncertainty: bool) -> _Told:
+    shape = (len(frames), len(frames[0].numbers))
+    whole = _moments(potential, frames, uncertainty)
+    values, slopes = whole[0][None], whole[1].reshape(1, *shape, 3)
+    rest, slope_rest = whole[2], whole[3].reshape(*shape, 3, 3)
+    members = potential.members
+    count = len(next(iter(members.values())))
+    if not uncertainty or count == 1:
+        return _Told(values, slopes, rest, slope_rest)
+    each = [_moments(member, frames, False) for member in _members(potential, count)]
+    values = np.stack([one[0] for one in each])
+    slopes = np.stack([one[1].reshape(*shape, 3) for one in each])
+    rest = np.clip(rest - values.var(0), 0.0, None)
+    away = slopes - slopes.mean(0)
+    disagreement = np.einsum("mfni,mfnj->fnij", away, away) / count
+    return _Told(values, slopes, rest, slope_rest - disagreement)
+
+
+def _members(potential: Potential, count: int) -> list[Potential]:
+    """Each member as a potential of its own."""
+    from bayrace.posterior.ensemble import Ensemble
+
+    shared = potential.origins.ndim == 1
+    result = []
+    for number in range(count):
+        weights = {name: value[number : number + 1] for name, value in potential.members.items()}
+        single = Potential(
+            spec=potential.spec,
+            posterior=Ensemble(weights),
+            references=potential.references,
+            lambdas=potential.lambdas,
+            statistics={},
+            config={},
+            fingerprint="",
+        )
+        vars(single)["model"] = potential.model
+        if not shared:
+            vars(single)["origins"] = potential.origins[number]
+        result.append(single)
+    return result
+
+
+def _moments(
+    potential: Potential, frames: Sequence[Frame], uncertainty: bool
+) -> tuple[Array, Array, Array, Array]:
+    """Energies (F,), gradients (F·n, 3), their variances and covariances."""
+    kind = "full" if uncertainty else "none"
+    parts = [p for _, p in potential.predict_frames(frames, uncertainty=kind)]  # type: ignore[arg-type]
+    columns = [
+        [p.energy.mean for p in parts],
+        [-p.forces.mean for p in parts],
+        [p.energy.total for p in parts],
+        [p.forces.total for p in parts],
+    ]
+    joined = [np.concatenate([t.numpy(force=True) for t in column]) for column in columns]
+    return joined[0], joined[1], joined[2], joined[3]
+
+
+def _side_by_side(told: Sequence[_Told]) -> StatePrediction:
+    """States learnt directly, put in the order of their energies."""
+    energies = np.stack([t.values.mean(0) for t in told], axis=1)
+    gradients = np.stack([t.slopes.mean(0) for t in told], axis=1)
+    variance = np.stack([t.values.var(0) + t.value_rest for t in told], axis=1)
+    covariance = np.stack([_covariance(t.slopes) + t.slope_rest for t in told], axis=1)
+    order = np.argsort(energies, axis=1)
+    rows = np.arange(len(energies))[:, None]
+    return StatePrediction(
+        energies[rows, order],
+        gradients[rows, order],
+        None,
+        variance[rows, order],
+        covariance[rows, order],
+        None,
+    )
+
+
+def _composed(told: Sequence[_Told]) -> StatePrediction:
+    """Adiabats of the diabats, for every member; potentials with fewer members repeat theirs."""
+    count = max(len(t.values) for t in told)
+    energies, gradients, couplings = [], [], []
+    for member in range(count):
+        values = [t.values[member % len(t.values)] for t in told]
+        slopes = [t.slopes[member % len(t.slopes)] for t in told]
+        energy, gradient, coupling = compose(values, slopes)
+        energies.append(energy)
+        gradients.append(gradient)
+        couplings.append(coupling)
+    all_energies, all_gradients = np.stack(energies), np.stack(gradients)
+    all_couplings = np.stack(couplings)
+    weight, turning = _sensitivity(
+        [t.values.mean(0) for t in told], [t.slopes.mean(0) for t in told]
+    )
+    rest = np.einsum("kfs,kf->fs", weight**2, np.stack([t.value_rest for t in told]))
+    slope_rest = np.stack([t.slope_rest for t in told])
+    covariance = np.einsum("kfs,kfnij->fsnij", weight**2, slope_rest)
+    moved = np.einsum("kfsni,kf,kfsnj->fsnij", turning, _rest(told), turning)
+    return StatePrediction(
+        all_energies.mean(0),
+        all_gradients.mean(0),
+        all_couplings.mean(0),
+        all_energies.var(0) + rest,
+        _covariance(all_gradients) + covariance + moved,
+        all_couplings.var(0),
+    )
+
+
+def compose(values: Sequence[Array], slopes: Sequence[Array]) -> tuple[Array, Array, Array]:
+    """Adiabats (F, 2), gradients (F, 2, n, 3) and ⟨0|∇1⟩ (F, n, 3) of E_PPS, E_OSS, Δ² and slopes.
+
+    E∓ = (E_PPS + E_OSS)/2 ∓ √((δ/2)² + Δ²), δ = E_PPS − E_OSS; d = (δ∇Δ − Δ∇δ)/(δ² + 4Δ²) with
+    ∇Δ = ∇Δ²/2Δ, Δ not less than a floor. A negative Δ² counts as none.
+    """
+    first, second = values[0], values[1]
+    square = np.clip(values[2], 0.0, None)
+    spread = [np.asarray(a)[:, None, None] for a in (first - second, square)]
+    root = np.maximum(np.sqrt(spread[0] ** 2 / 4 + spread[1]), FLOOR / 2)
+    slope = slopes[0] - slopes[1]
+    turn = (spread[0] * slope / 4 + slopes[2] / 2) / root
+    mean, middle = (first + second) / 2, (slopes[0] + slopes[1]) / 2
+    half = np.sqrt((first - second) ** 2 / 4 + square)
+    energies = np.stack([mean - half, mean + half], axis=1)
+    gradients = np.stack([middle - turn, middle + turn], axis=1)
+    coupled = np.maximum(np.sqrt(spread[1]), FLOOR)
+    vector = (spread[0] * slopes[2] / (2 * coupled) - coupled * slope) / (4 * root**2)
+    return energies, gradients, vector
+
+
+def _sensitivity(values: Sequence[Array], slopes: Sequence[Array]) -> tuple[Array, Array]:
+    """∂E_s/∂(E_PPS, E_OSS, Δ²), (3, F, 2), and of the gradients by finite differences."""
+    step = 1e-4
+    weights, turning = [], []
+    for which in range(3):
+        ends = []
+        for sign in (1, -1):
+            shifted = list(values)
+            shifted[which] = np.clip(values[which], 0.0, None) if which == 2 else values[which]
+            shifted[which] = shifted[which] + sign * step
+            ends.append(compose(shifted, slopes))
+        weights.append((ends[0][0] - ends[1][0]) / (2 * step))
+        turning.append((ends[0][1] - ends[1][1]) / (2 * step))
+    return np.stack(weights), np.stack(turning)
+
+
+def _rest(told: Sequence[_Told]) -> Array:
+    return np.stack([t.value_rest for t in told])
+
+
+def _covariance(samples: Array) -> Array:
+    """Of vectors (M, ..., 3) over members: (..., 3, 3)."""
+    away = samples - samples.mean(0)
+    result: Array = np.einsum("m...i,m...j->...ij", away, away) / len(samples)
+    return result
