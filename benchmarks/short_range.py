@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import Frame
-from bayrace.label.oracles.xtb import XtbOracle
+from bayrace.label.oracles.xtb import Gfn2
 from bayrace.potential.potential import Potential
 from bayrace.simulate.stop import StopRule
 
@@ -128,7 +128,7 @@ def side(connected: list[tuple[int, int]], start: int, barred: int) -> tuple[int
 
 def scan(potential: Potential, rule: StopRule, bond: Bond) -> Scan:
     frames = [bond.shortened(STEP * k) for k in range(round(DEPTH / STEP) + 1)]
-    oracle, errors, truly, apart, spread = XtbOracle(), [], [], [], []
+    oracle, errors, truly, apart, spread = Gfn2(), [], [], [], []
     spoke = math.inf
     calibration = potential.calibration
     shape = calibration.forces.shape if calibration and calibration.forces else None

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from bayrace.config import make_config
-from bayrace.config.build import lambdas, race_spec
+from bayrace.config.build import lambdas, model_spec
 from bayrace.core.graph import GraphBatch
 from bayrace.core.protocols import Posterior
 from bayrace.data.dataset import Dataset
@@ -48,7 +48,7 @@ def potentials(frames: list[Frame], preset: str) -> dict[str, Potential]:
     elements = tuple(sorted({int(z) for frame in frames for z in frame.numbers}))
     references = dict.fromkeys(elements, 0.0)
     data = Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
-    spec = race_spec(config, data)
+    spec = model_spec(config, data)
     model = Race(spec)
     weights = [model.init(seed) for seed in range(MEMBERS)]
     noise = NoiseSpec("shallow", "extensive", "equivariant", stress=False, members=16)

@@ -26,7 +26,7 @@ import torch
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import frame_from_atoms
 from bayrace.label.oracle import OracleError
-from bayrace.label.oracles.xtb import XtbOracle
+from bayrace.label.oracles.xtb import Gfn2
 from bayrace.potential.potential import Potential
 from bayrace.simulate.dynamics import DynamicsSettings, ExplodedError, simulate
 from bayrace.simulate.stop import StopRule
@@ -92,7 +92,7 @@ def one(options: argparse.Namespace, number: int) -> Run:
     run = Run(place)
     try:
         for look in simulate(potential, starts[place], settings, rule=rule):
-            truth = XtbOracle().label(frame_from_atoms(look.atoms, keys=None))
+            truth = Gfn2().label(frame_from_atoms(look.atoms, keys=None))
             error = float(np.linalg.norm(truth.forces - look.results["forces"], axis=1).max())
             run.fs = look.time
             if run.stop == math.inf:

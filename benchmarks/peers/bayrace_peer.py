@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ase import Atoms
@@ -18,7 +19,7 @@ from systems import BATCH, CRYSTALS, CUTOFF, SILICON
 
 from bayrace import Calculator, Potential
 from bayrace.config import Config, make_config
-from bayrace.config.build import lambdas, likelihoods, race_spec, train_settings
+from bayrace.config.build import lambdas, likelihoods, model_spec, train_settings
 from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
@@ -65,13 +66,17 @@ def configuration(model: dict[str, Any], data: Path) -> Config:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `race_spec` asks of a training set, answered from the statistics of the benchmark."""
+    """What `model_spec` asks of a training set, answered from the statistics of the benchmark."""
 
     statistics: Statistics
 
     @property
     def elements(self) -> tuple[int, ...]:
         return tuple(self.statistics.elements)
+
+    @property
+    def frames(self) -> list[Any]:
+        return [SimpleNamespace(forces=True)]  # there are some
 
     def mean_neighbours(self) -> float:
         return self.statistics.mean_neighbours
@@ -88,7 +93,7 @@ class Measured:
 
 def specification(model: dict[str, Any], statistics: Statistics) -> RaceSpec:
     """The network of a size for a training set with these statistics."""
-    return race_spec(configuration(model, Path("unread")), Measured(statistics))  # type: ignore
+    return model_spec(configuration(model, Path("unread")), Measured(statistics))  # type: ignore
 
 
 class BayraceSubject:

@@ -3,7 +3,7 @@
 .venv/bin/python benchmarks/peers/e3nn_race.py     proves that it is our Race, in float64
 
 The reference of the speed benchmark. Layers, irreps, channels, radial networks and readouts are
-those of SPEC section 1; heads are the paper's eight invariants. `pruned=True` leaves out what
+those of docs/theory.md; heads are the paper's eight invariants. `pruned=True` leaves out what
 bayrace leaves out, irreps that no readout uses; the outer product is written out in both.
 """
 

@@ -24,12 +24,11 @@ from ase.md.velocitydistribution import thermalize_momenta
 
 from bayrace import Calculator
 from bayrace.config import make_config
-from bayrace.config.build import distance_options, lambdas, race_spec
+from bayrace.config.build import lambdas, model_spec
 from bayrace.data.dataset import Dataset
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, LabelKeys, frame_from_atoms
 from bayrace.evaluate.metrics.cost import interleaved_times
-from bayrace.models.race.network import Race
 from bayrace.posterior import distance
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
@@ -75,7 +74,7 @@ def potentials(atoms: Atoms, preset: str) -> dict[str, Potential]:
             {"data": {"train": "-"}, "loss": {"kind": kind}, "model": {"preset": preset}}
         )
         data = Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
-        model = Race(race_spec(config, data))
+        model = model_spec(config, data).build()
         known = lambdas(config.loss)
         made[name] = Potential(
             spec=model.spec,
@@ -88,7 +87,7 @@ def potentials(atoms: Atoms, preset: str) -> dict[str, Potential]:
             distances=Distances.of(data),
         )
     fitted = distance.fit(
-        model, model.init(0), data, data, options=distance_options(config), lambdas=known
+        model, model.init(0), data, data, options=config.posterior.method, lambdas=known
     )
     made["distance"] = replace(made["point, nll_jef"], posterior=fitted)
     return made

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from bayrace.calibrate import RECALIBRATIONS
 from bayrace.calibrate.calibration import Calibration
 from bayrace.calibrate.fit import fit_calibration
-from bayrace.calibrate.methods import METHODS
 from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.data.split import fingerprint
@@ -65,7 +65,7 @@ def part(frames: Sequence[Frame], prediction: Prediction, start: int, stop: int)
     )
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", list(RECALIBRATIONS))
 def test_every_method_finds_the_energy_factor(method: str) -> None:
     frames, prediction = make_set()
     found = fit_calibration([(frames, prediction)], method=method)
@@ -125,7 +125,7 @@ def test_quantities_without_sigma_are_left_as_they_are() -> None:
 
 def test_what_is_refused() -> None:
     frames, prediction = make_set()
-    with pytest.raises(ValueError, match="method='platt' is unknown; use one of scale,"):
+    with pytest.raises(ValueError, match="recalibration 'platt' is unknown; there are conformal,"):
         fit_calibration([(frames, prediction)], method="platt")
     with pytest.raises(ValueError, match="no frames to calibrate on"):
         fit_calibration([], method="scale")

@@ -117,7 +117,7 @@ def test_refusals(model: Path, data: Path, bayrace: Command) -> None:
     assert "--members" in several.output
     mixed = bayrace("train", data / "config.yaml", "-o", "posterior=shallow", "-o", "loss.kind=mse")
     assert mixed.exit_code != 0
-    assert "a shallow ensemble has its own loss" in " ".join(mixed.output.split())
+    assert "it has its own loss, shallow" in " ".join(mixed.output.split())
 
 
 def test_training_files_that_have_moved(bayrace, model, tmp_path):

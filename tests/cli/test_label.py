@@ -44,7 +44,7 @@ def test_failures_are_reported(bayrace: Command, data: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--oracle", "gfn3"), "use one of gfn1, gfn2"),
+        (("--oracle", "gfn3"), "gfn1, gfn2"),
         (("--oracle", "gfn2", "-a", "chrage=1"), "did you mean xtb.charge"),
         (("--oracle", "gfn2", "-a", "charge"), "write key=value"),
         (("--oracle", "command"), "needs command.command"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayrace.cli.label import parse_arguments
+from bayrace.cli.methods import parse_arguments
 from bayrace.config import ConfigError, load_config, make_config
 from bayrace.config.load import make_section
 from bayrace.config.oracle import OracleConfig, parse_oracle
@@ -57,7 +57,7 @@ def test_hostile_arguments(value: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("command", "", "needs command.command"),
+        ("command", "", "command.command: '' is not valid"),
         ("command", '""', "is empty"),
         ("command", "vasp 'x", "cannot be split"),
         ("input", "../../x", "outside the folder"),

@@ -21,7 +21,7 @@ from bayrace.label.oracles.ase import AseOracle
 from bayrace.label.oracles.command import CommandOracle, matching
 from bayrace.label.oracles.pyscf import PyscfOracle
 from bayrace.label.oracles.teacher import TeacherOracle
-from bayrace.label.oracles.xtb import XtbOracle
+from bayrace.label.oracles.xtb import Gfn1, Gfn2
 from bayrace.potential.potential import Potential
 
 PROGRAM = """
@@ -99,12 +99,10 @@ def test_wrong_calculators(path: str, arguments: dict, message: str, metal: Fram
         AseOracle(path, arguments).label(metal)
 
 
-@pytest.mark.parametrize(
-    ("name", "hamiltonian"), [("ethanol-test", "GFN2-xTB"), ("ammonia-test", "GFN1-xTB")]
-)
-def test_xtb_repeats_the_embedded_labels(name: str, hamiltonian: str) -> None:
+@pytest.mark.parametrize(("name", "oracle"), [("ethanol-test", Gfn2()), ("ammonia-test", Gfn1())])
+def test_xtb_repeats_the_embedded_labels(name: str, oracle: Gfn2) -> None:
     frame = embedded_frames(name)[0]
-    found = XtbOracle(hamiltonian).label(frame)
+    found = oracle.label(frame)
     assert found.energy == pytest.approx(frame.energy, abs=1e-6)
     np.testing.assert_allclose(found.forces, frame.forces, atol=2e-6)
     if frame.stress is not None:
@@ -113,14 +111,14 @@ def test_xtb_repeats_the_embedded_labels(name: str, hamiltonian: str) -> None:
 
 def test_xtb_of_a_radical() -> None:
     frame = frame_from_atoms(molecule("CH3"), keys=None)
-    doublet = XtbOracle().label(frame).energy
-    assert doublet == XtbOracle(multiplicity=2).label(frame).energy
+    doublet = Gfn2().label(frame).energy
+    assert doublet == Gfn2(multiplicity=2).label(frame).energy
 
 
 def test_xtb_says_why_it_failed() -> None:
     frame = embedded_frames("ethanol-test")[0]
     with pytest.raises(OracleError, match=r"frame 0: GFN2-xTB failed .*max_iterations"):
-        XtbOracle(max_iterations=1).label(frame)
+        Gfn2(max_iterations=1).label(frame)
 
 
 @pytest.mark.parametrize("name", ["H2", "CH3"])

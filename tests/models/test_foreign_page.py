@@ -26,7 +26,7 @@ def test_there_are_two() -> None:
 def test_a_network_of_your_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, type] = {"__name__": "__main__"}
     exec(compile(BLOCKS[1], str(PAGE), "exec", dont_inherit=True), names)
-    monkeypatch.setattr(models, "_REGISTERED", {})
+    monkeypatch.setattr(models.MODELS, "_registered", {})
     models.register(names["NetworkSpec"])
     images = []
     for seed in range(20):

@@ -30,7 +30,7 @@ ZERO = {11: -3.0, 17: 1.5}  # eV, between the energies of the module and those o
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "_REGISTERED", {})
+    monkeypatch.setattr(models.MODELS, "_registered", {})
     models.register(TinySpec)
 
 
@@ -143,7 +143,7 @@ def test_a_model_that_nobody_knows(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bayrace.adopt(TinySpec((11, 17), 4.5, seed=1), data / "home.xyz").save(tmp_path / "t.bayrace")
-    monkeypatch.setattr(models, "_REGISTERED", {})
+    monkeypatch.setattr(models.MODELS, "_registered", {})
     with pytest.raises(PotentialError, match="'tiny-foreign' is unknown"):
         Potential.load(tmp_path / "t.bayrace")
 
@@ -167,8 +167,10 @@ def test_entry_points_of_other_packages(tmp_path: Path, monkeypatch: pytest.Monk
     about = tmp_path / "their_package-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(f"[{models.GROUP}]\ntheirs = their_package:TheirSpec\n")
-    monkeypatch.setattr(models, "_REGISTERED", {})
+    (about / "entry_points.txt").write_text(
+        f"[{models.MODELS.group}]\ntheirs = their_package:TheirSpec\n"
+    )
+    monkeypatch.setattr(models.MODELS, "_registered", {})
     with pytest.raises(ValueError, match="'theirs' is unknown"):
         models.spec_class("theirs")
     monkeypatch.syspath_prepend(tmp_path)

@@ -12,7 +12,7 @@ from bayrace.nn.mixing import Block, Mixing, mix
 
 
 def outer_product_linear(x: Tensor, one_body: Tensor, weight: Tensor) -> Tensor:
-    """SPEC's product written out: B = v ⊗ a¹ of each atom, then a linear map with W (U, V, C)."""
+    """The product written out: B = v ⊗ a¹ of each atom, then a linear map with W (U, V, C)."""
     u, v, c = weight.shape
     product = torch.einsum("nu,ndv->nduv", one_body, x).flatten(-2)  # (N, D, U·V)
     return product @ weight.reshape(u * v, c) * (1 / math.sqrt(u * v))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayrace.config.posteriors import IvonConfig
+from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
@@ -20,12 +20,46 @@ from bayrace.likelihood.mse import SquaredError
 from bayrace.models.derivatives import evaluate
 from bayrace.models.noise import Lambdas, NoiseSpec
 from bayrace.models.pair import PairModel
-from bayrace.posterior.ivon import Ivon, IvonOptions, fit
+from bayrace.posterior.ivon import Ivon, IvonOptions
+from bayrace.posterior.ivon import fit as fit_task
+from bayrace.posterior.method import FitTask
 from bayrace.testing.structures import random_frame
 from bayrace.train.adam import AdamSettings
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.loop import TrainSettings
 from bayrace.train.schedule import WarmupCosine
 from bayrace.train.state import load_last
+
+
+def fit(
+    model: Any,
+    likelihood_at: Any,
+    train: Dataset,
+    valid: Dataset,
+    *,
+    settings: TrainSettings,
+    folder: Path,
+    options: IvonOptions,
+    refit_epochs: int,
+    initial: Params | None,
+    resume: bool = False,
+    **calls: Any,
+) -> Any:
+    task = FitTask(
+        model,
+        initial,
+        train,
+        valid,
+        lambdas=Lambdas(1.0, 1.0, 1.0),
+        likelihood_at=likelihood_at,
+        settings=settings,
+        refit_epochs=refit_epochs,
+        folder=folder,
+        resume=resume,
+        callbacks=Callbacks(**calls),
+    )
+    return fit_task(task, options)
+
 
 CUTOFF = 4.0
 LAMBDA_E, LAMBDA_F = 100.0, 60.0  # noise of 0.1 eV, and √(3·2/60) eV/Å on a force component
@@ -197,9 +231,9 @@ def test_variances_are_the_mean_field_optimum_with_minibatches_at_default_settin
     Gradients of three molecules scatter by far more than the perturbed weights change them; of
     the measured variances the default number of structures leaves √(2/1000) = 4 % at least.
     """
-    defaults = IvonConfig()
+    defaults = IvonOptions()
     assert defaults.ess == 1e5
-    chosen = IvonOptions(**defaults.model_dump())
+    chosen = defaults
     given = problem(18, ess=1e5, weight_decay=defaults.weight_decay, atoms=8)
     posterior = train(given, tmp_path, chosen, max_epochs=50, batch_size=3)
     ratio = posterior.variance()["weights"].flatten() * given.precision.diagonal()

@@ -41,12 +41,10 @@ def options(**changes: Any) -> LaplaceOptions:
         "predictive": "glm",
         "samples": 16,
         "probes": None,
-        "stress": False,
         "prior_precision": None,
         "noise": "auto",
         "energy_noise": None,
         "forces_noise": None,
-        "seed": 0,
     }
     return LaplaceOptions(**(values | changes))
 

@@ -22,18 +22,19 @@ from bayrace.models.derivatives import evaluate
 from bayrace.models.noise import Lambdas
 from bayrace.models.pair import PairModel
 from bayrace.models.race.network import Race
+from bayrace.posterior.gaussian.low_rank import Collector, Swag
 from bayrace.posterior.ivon import Ivon
 from bayrace.posterior.settle import Settling, settle
 from bayrace.posterior.shifts import SEED, Shifts, with_shifts
-from bayrace.posterior.swag import Collector, Swag
 from bayrace.potential.potential import Potential
 from bayrace.predict.predict import predict
 from bayrace.simulate.bias import energy_spread
 from bayrace.testing.examples import EXAMPLES
 from bayrace.testing.structures import random_frame, small_spec
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.loop import fit
 from bayrace.workflow import train as run
-from bayrace.workflow.fit import Prepared, Watch, fit_posterior
+from bayrace.workflow.fit import Prepared, fit_task
 
 ELEMENTS = (1, 8)
 REFERENCES = {1: -3.0, 8: -7.0}
@@ -248,9 +249,8 @@ def test_samples_of_a_real_network_have_no_common_offset(
     """
     ready, params = trained
     config = make_config(FEW, [f"posterior.kind={kind}"])
-    posterior, _ = fit_posterior(
-        config, ready, params, folder=tmp_path / kind, resume=False, watch=Watch()
-    )
+    task = fit_task(config, ready, params, folder=tmp_path / kind, calls=Callbacks())
+    posterior, _ = config.posterior.method.fit(task)
     assert isinstance(posterior, Swag | Ivon)
     potential = replace(potential_of(ready.model, posterior), references=ready.train.references)
     frames = embedded_frames("ethanol-test")

@@ -18,22 +18,48 @@ from bayrace.data.frame import Frame
 from bayrace.likelihood.mse import SquaredError
 from bayrace.models.noise import Lambdas
 from bayrace.models.pair import PairModel
-from bayrace.posterior.swag import (
-    SNAPSHOTS,
-    Collector,
-    Recorder,
-    Scaling,
-    Swag,
-    SwagOptions,
-    fit,
-)
+from bayrace.posterior.gaussian.low_rank import Collector, Scaling, Swag
+from bayrace.posterior.method import FitTask
+from bayrace.posterior.swag import SNAPSHOTS, SnapshotRecorder, SwagOptions
+from bayrace.posterior.swag import fit as fit_task
 from bayrace.train.adam import AdamSettings
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import FitResult, TrainSettings
 from bayrace.train.schedule import Plateau
 
 SIZE = 5
 LOW_RANK_SHARE: dict[Scaling, float] = {"maddox": 0.5, "paper": 1.0}
+
+
+def fit(
+    model: Any,
+    likelihood_at: Any,
+    train: Dataset,
+    valid: Dataset,
+    *,
+    settings: TrainSettings,
+    folder: Path,
+    options: SwagOptions,
+    refit_epochs: int,
+    initial: Params | None,
+    resume: bool = False,
+    **calls: Any,
+) -> Any:
+    task = FitTask(
+        model,
+        initial,
+        train,
+        valid,
+        lambdas=Lambdas(1.0, 1.0, 1.0),
+        likelihood_at=likelihood_at,
+        settings=settings,
+        refit_epochs=refit_epochs,
+        folder=folder,
+        resume=resume,
+        callbacks=Callbacks(**calls),
+    )
+    return fit_task(task, options)
 
 
 def known_gaussian() -> tuple[Tensor, Tensor]:
@@ -313,7 +339,7 @@ def test_snapshots_of_other_options_are_missed(tmp_path: Path) -> None:
 def test_a_recorder_keeps_the_last_part_of_a_training(tmp_path: Path) -> None:
     """Of however many epochs it turns out to have; the moments are those of the kept ones."""
     values = torch.randn(11, SIZE, generator=torch.Generator().manual_seed(3)).double()
-    recorder = Recorder(tmp_path, options(start=0.5, every=2, rank=2))
+    recorder = SnapshotRecorder(tmp_path, options(start=0.5, every=2, rank=2))
     for epoch, value in enumerate(values, start=1):
         recorder(epoch, as_params(value))
         kept = sorted(int(path.stem) for path in (tmp_path / SNAPSHOTS).glob("*"))
@@ -330,7 +356,7 @@ def test_a_recorder_keeps_the_last_part_of_a_training(tmp_path: Path) -> None:
 
 
 def test_too_short_a_training_has_no_snapshots_to_use(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path, options(start=0.9, every=1))
+    recorder = SnapshotRecorder(tmp_path, options(start=0.9, every=1))
     for epoch in (1, 2, 3):
         recorder(epoch, as_params(torch.zeros(SIZE)))
     with pytest.raises(ValueError, match=r"start=0\.9 and every=1 give 1 snapshots of this"):

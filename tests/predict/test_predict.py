@@ -255,12 +255,10 @@ def test_closed_forms_replace_the_epistemic_part(make_potential: Make) -> None:
         predictive="glm",
         samples=1,
         probes=None,
-        stress=False,
         prior_precision=1.0,
         noise="auto",
         energy_noise=0.3,
         forces_noise=0.2,
-        seed=0,
     )
     posterior = laplace.fit(
         potential.model,

@@ -185,7 +185,7 @@ def test_energy_noise_alone_is_enough_for_bald_energy(make_potential):
         acquisition("bald-force").measure(prediction, over="mean")
 
 
-PREDICTING = [by for by, each in ACQUISITIONS.items() if each.needs.prediction != "none"]
+PREDICTING = [by for by, each in ACQUISITIONS.all().items() if each.needs.prediction != "none"]
 
 
 @pytest.mark.parametrize("by", PREDICTING)

@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
+from bayrace.calibrate import RECALIBRATIONS
 from bayrace.calibrate.calibration import Calibration
 from bayrace.calibrate.fit import fit_calibration
-from bayrace.calibrate.methods import METHODS
 from bayrace.core.outputs import Params
 from bayrace.core.prediction import Prediction
 from bayrace.core.protocols import Posterior
 from bayrace.models.noise import NO_NOISE, NoiseSpec
 from bayrace.models.race.network import Race
 from bayrace.posterior import POSTERIORS
+from bayrace.posterior.gaussian.low_rank import Swag
 from bayrace.posterior.llpr import Llpr
 from bayrace.posterior.point import Point
-from bayrace.posterior.swag import Swag
 from bayrace.potential.potential import Potential
 from bayrace.testing import (
     EXAMPLES,
@@ -59,7 +59,7 @@ def test_every_posterior_conforms(label: str) -> None:
     check_posterior(posterior, model, draws=draws)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", list(RECALIBRATIONS))
 def test_every_recalibration_conforms(method: str) -> None:
     check_recalibration(partial(fit_calibration, method=method))
 

@@ -1,4 +1,4 @@
-"""The steps of IVON against the equations of SPEC section 4, one number at a time."""
+"""The steps of IVON against the equations of docs/theory.md, Posteriors, one number at a time."""
 
 from __future__ import annotations
 

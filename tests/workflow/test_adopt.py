@@ -26,7 +26,7 @@ ZERO = {11: -3.0, 14: 2.0, 17: 1.5}
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bayrace.models, "_REGISTERED", {})
+    monkeypatch.setattr(bayrace.models.MODELS, "_registered", {})
     bayrace.models.register(TinySpec)
 
 

@@ -11,10 +11,14 @@ scaled to the root mean square of the errors.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from bayrace.calibrate.calibration import Recalibration
+from bayrace.calibrate.method import Errors, with_interval
 from bayrace.calibrate.shapes import mirrored, root_mean_square, shape_of
 
 Array = NDArray[np.float64]
@@ -23,6 +27,17 @@ MINIMUM = 20
 _LEVELS = np.concatenate([np.arange(1, 100) / 100, [0.995, 0.998, 0.999, 0.9995, 0.9999]])
 _FEW = 200  # errors up to which every one is a knot
 _APART = 1e-9  # of knots where errors are equal; upwards, which keeps the guarantee
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """Intervals that hold a label at least as often as they claim."""
+
+    name: ClassVar[str] = "conformal"
+
+    def fit(self, errors: Errors) -> Recalibration:
+        """By structures."""
+        return with_interval(fit(errors.z, errors.structure), errors, root_mean_square)
 
 
 def fit(z: Array, owner: NDArray[np.int64] | None = None) -> Recalibration:
@@ -48,3 +63,6 @@ def fit(z: Array, owner: NDArray[np.int64] | None = None) -> Recalibration:
     size = np.abs(z)[order][rank] + _APART * np.arange(level.size)
     knots = mirrored(size, level, scale=scale)
     return Recalibration(scale, z.size, shape_of(*knots, scale=scale))
+
+
+METHODS = (Conformal,)

@@ -8,17 +8,32 @@ The new σ is the root mean square of that distribution.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from bayrace.calibrate.calibration import Recalibration
+from bayrace.calibrate.method import Errors, with_interval
 from bayrace.calibrate.shapes import mirrored, root_mean_square, shape_of, upper_tail
 
 Array = NDArray[np.float64]
 
 MINIMUM = 20
 _KNOTS = 101
+
+
+@dataclass(frozen=True)
+class Isotonic:
+    """The distribution of errors that was seen, instead of a Gaussian."""
+
+    name: ClassVar[str] = "isotonic"
+
+    def fit(self, errors: Errors) -> Recalibration:
+        """Symmetric for what has a direction."""
+        return with_interval(fit(errors.z, symmetric=not errors.scalar), errors, root_mean_square)
 
 
 def fit(z: Array, *, symmetric: bool) -> Recalibration:
@@ -68,3 +83,6 @@ def _merged(place: Array, level: Array) -> tuple[Array, Array]:
     """Knots at one place, as symmetry makes them, become one of their mean level."""
     unique, inverse, counts = np.unique(place, return_inverse=True, return_counts=True)
     return unique, np.bincount(inverse, weights=level) / counts
+
+
+METHODS = (Isotonic,)

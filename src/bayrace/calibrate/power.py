@@ -10,16 +10,34 @@ the shape that was seen, as by `isotonic`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
 from bayrace.calibrate import isotonic
 from bayrace.calibrate.calibration import Recalibration
+from bayrace.calibrate.method import Errors
+from bayrace.calibrate.scale import Scale
 
 Array = NDArray[np.float64]
 
 _LARGEST = 4.0  # power that any data may ask for
+
+
+@dataclass(frozen=True)
+class Power:
+    """σ of forces to a power, where one factor cannot serve cold and hot frames."""
+
+    name: ClassVar[str] = "power"
+
+    def fit(self, errors: Errors) -> Recalibration:
+        """Of forces; other quantities have one factor."""
+        if errors.level is None:
+            return Scale().fit(errors)
+        return fit(errors.z, errors.level)
 
 
 def fit(z: Array, level: Array) -> Recalibration:
@@ -34,3 +52,6 @@ def fit(z: Array, level: Array) -> Recalibration:
     power = float(best.x)
     rest = isotonic.fit(z * np.exp((1 - power) * log_ratio), symmetric=True)
     return Recalibration(rest.factor, z.size, rest.shape, power=power, pivot=pivot)
+
+
+METHODS = (Power,)

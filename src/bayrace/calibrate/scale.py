@@ -10,14 +10,51 @@ of heavy tails, and t of 8 degrees moves twice as far; k = 2 and t of 4 degrees 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from bayrace.calibrate.calibration import Recalibration
+from bayrace.calibrate.method import Errors, with_interval
 from bayrace.calibrate.shapes import root_mean_square
 from bayrace.likelihood.robust import robust_scale
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One factor of σ for each quantity, which no single frame moves."""
+
+    name: ClassVar[str] = "scale"
+
+    def fit(self, errors: Errors) -> Recalibration:
+        """By Huber's scale."""
+        return with_interval(fit(errors.z), errors, robust_scale)
+
+
+@dataclass(frozen=True)
+class ScaleRms:
+    """One factor of σ for each quantity, the root mean square of error/σ."""
+
+    name: ClassVar[str] = "scale-rms"
+
+    def fit(self, errors: Errors) -> Recalibration:
+        """By the root mean square."""
+        return with_interval(fit(errors.z, robust=False), errors, root_mean_square)
+
+
+@dataclass(frozen=True)
+class ScaleElement:
+    """One factor of the force σ for each element."""
+
+    name: ClassVar[str] = "scale-element"
+
+    def fit(self, errors: Errors) -> Recalibration:
+        """By Huber's scale, of each element where errors are of atoms."""
+        return with_interval(fit(errors.z, numbers=errors.numbers), errors, robust_scale)
 
 
 def fit(
@@ -35,3 +72,6 @@ def fit(
         count=z.size,
         by_element={int(number): estimate(z[numbers == number]) for number in elements},
     )
+
+
+METHODS = (Scale, ScaleRms, ScaleElement)

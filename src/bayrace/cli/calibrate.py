@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import Progress
 
-from bayrace.calibrate.methods import Method
 from bayrace.cli.common import (
     Debug,
     Device,
@@ -21,10 +20,12 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
+from bayrace.cli.methods import Arguments, chosen, listing
 from bayrace.system.process import settle
 
 if TYPE_CHECKING:
     from bayrace.calibrate.calibration import Calibration, Recalibration
+    from bayrace.calibrate.method import RecalibrationMethod
     from bayrace.core.prediction import Prediction
     from bayrace.data.read import Frame
     from bayrace.potential.potential import Potential
@@ -34,7 +35,7 @@ Batches = list[tuple[list["Frame"], "Prediction"]]
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("calibrate")(friendly(calibrate))
+    app.command("calibrate", cls=listing("bayrace.calibrate:RECALIBRATIONS"))(friendly(calibrate))
 
 
 def calibrate(
@@ -43,7 +44,8 @@ def calibrate(
         list[str] | None,
         typer.Argument(help="Labelled files; default: the validation set of the training run."),
     ] = None,
-    method: Annotated[Method, typer.Option(help="How σ is changed.")] = "scale",
+    method: Annotated[str, typer.Option(help="How σ is changed.")] = "scale",
+    argument: Arguments = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Default: MODEL-calibrated.bayrace.")
     ] = None,
@@ -61,12 +63,7 @@ def calibrate(
 
     \b
     Methods:
-      scale          one factor of σ for each quantity, which no single frame moves
-      scale-rms      the same by the root mean square of error/σ
-      scale-element  one factor of the force σ for each element
-      power          σ of forces to a power, where one factor cannot serve cold and hot frames
-      isotonic       the distribution of errors that was seen, instead of a Gaussian
-      conformal      intervals that hold a label at least as often as they claim
+      {methods}
 
     \b
     Examples:
@@ -74,10 +71,12 @@ def calibrate(
       bayrace calibrate model.bayrace valid.xyz --method isotonic -o calibrated.bayrace
     """
     del debug
+    from bayrace.calibrate import RECALIBRATIONS
     from bayrace.cli.evaluate import label_keys, read_labelled
     from bayrace.potential.potential import Potential
 
     settle()
+    way = chosen(RECALIBRATIONS, method, argument)
     potential = Potential.load(model, device=device)
     if files:
         keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
@@ -88,13 +87,13 @@ def calibrate(
 
         frames, name = training_frames(potential)[1], "validation set"
     target = output or model.with_name(f"{model.stem}-calibrated{model.suffix}")
-    calibrated = fit(potential, frames, method=method, name=name, batch=batch)
+    calibrated = fit(potential, frames, method=way, name=name, batch=batch)
     calibrated.save(target)
     console().print(f"potential: {target}")
 
 
 def fit(
-    potential: Potential, frames: list[Frame], *, method: Method, name: str, batch: int
+    potential: Potential, frames: list[Frame], *, method: RecalibrationMethod, name: str, batch: int
 ) -> Potential:
     """The potential with a calibration fitted to these frames; tells what it does to them."""
     from bayrace.calibrate.fit import fit_calibration

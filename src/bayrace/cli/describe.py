@@ -23,12 +23,14 @@ _POOLINGS = {
 
 def describe(config: Config, prepared: Prepared, out: Console) -> None:
     """Say what is about to be trained on what."""
+    from bayrace.core.shapes import parameter_shapes
     from bayrace.data.doubts import determined
     from bayrace.data.frame import symbols_of
+    from bayrace.models.race.options import RaceOptions
 
     train, splits = prepared.train, prepared.splits
     atoms = sum(len(frame.numbers) for frame in train.frames)
-    weights = sum(math.prod(shape) for shape in prepared.model.shapes.values())
+    weights = sum(math.prod(shape) for shape in parameter_shapes(prepared.model).values())
     out.print(
         f"data   {len(train)} training and {len(prepared.valid)} validation structures, "
         f"{atoms} atoms of {symbols_of(train.elements)}, "
@@ -47,8 +49,11 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
         if any(train.references.values()):
             out.print(f"       references of the elements, fitted: {values} {target.unit}")
     model = config.model
+    kind = model.kind
+    if isinstance(model, RaceOptions):
+        kind = f"{model.preset}: {model.layers} layers of {model.hidden}"
     out.print(
-        f"model  {model.preset}: {model.layers} layers of {model.hidden}, {weights} parameters, "
-        f"{model.dtype}, loss {config.loss.kind}, posterior {config.posterior.kind}"
+        f"model  {kind}, {weights} parameters, {model.dtype}, "
+        f"loss {config.loss.kind}, posterior {config.posterior.kind}"
     )
     out.print(f"run    {escape(config.output)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bayrace.cli.common import INTERRUPTED, Debug, Device, ModelFile, console, friendly
+from bayrace.cli.methods import listing
 from bayrace.cli.train import OldOverride, Override, counting
 from bayrace.system.process import settle
 
@@ -18,12 +19,12 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("fit")(friendly(fit))
+    app.command("fit", cls=listing("bayrace.posterior:POSTERIORS"))(friendly(fit))
 
 
 def fit(
     model: ModelFile,
-    posterior: Annotated[str, typer.Option(help="llpr, laplace, swag or ivon.")],
+    posterior: Annotated[str, typer.Option(help="A name below, such as llpr.")],
     output: Annotated[
         Path | None, typer.Option(help="File to write; default: model-POSTERIOR.bayrace beside it.")
     ] = None,
@@ -34,6 +35,10 @@ def fit(
     debug: Debug = False,
 ) -> None:
     """Fit a posterior to a trained network, whose training data are read again.
+
+    \b
+    Posteriors:
+      {methods}
 
     \b
     Examples:
@@ -58,7 +63,7 @@ def fit(
     config = posterior_config(potential, posterior, [*(override or []), *(old or [])])
     target = output or model.with_name(f"{model.stem}-{config.posterior.kind}{model.suffix}")
     try:
-        prepared = run.prepare(config)
+        prepared = run.prepare(config, initial=potential)
     except DataError as error:
         raise DataError(f"{error}{moved(config)}") from error
     out.print(

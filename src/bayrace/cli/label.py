@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bayrace.cli.common import Debug, console, friendly
+from bayrace.cli.methods import Arguments, listing, parse_arguments
 
 if TYPE_CHECKING:
     from ase import Atoms
@@ -21,7 +22,7 @@ FAILED = 1  # exit code where some structures have no label
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("label")(friendly(label))
+    app.command("label", cls=listing("bayrace.label.oracles:ORACLES"))(friendly(label))
 
 
 def label(
@@ -29,14 +30,11 @@ def label(
     oracle: Annotated[
         str,
         typer.Option(
-            help="gfn1, gfn2, dft; an ASE calculator, tblite.ase:TBLite; a .bayrace; a YAML file."
+            help="A name below; an ASE calculator, tblite.ase:TBLite; a .bayrace; a YAML file."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
-    argument: Annotated[
-        list[str] | None,
-        typer.Option("--argument", "-a", help="Of the oracle, as key=value; repeatable."),
-    ] = None,
+    argument: Arguments = None,
     workers: Annotated[int, typer.Option(min=1, help="Calculations at a time.")] = 1,
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a dask scheduler; default: this machine.")
@@ -53,6 +51,10 @@ def label(
     Every finished label goes at once to an SQLite file beside the output (labelled.sqlite for
     labelled.xyz). After an interruption, however brutal, --resume continues without computing
     anything twice. Structures that fail for good are reported and left out of the output.
+
+    \b
+    Oracles:
+      {methods}
 
     \b
     Examples:
@@ -99,19 +101,6 @@ def read(files: list[str], output: Path) -> tuple[list[Atoms], list[Frame]]:
         structures.append(atoms)
         frames.append(frame)
     return structures, frames
-
-
-def parse_arguments(given: list[str]) -> dict[str, Any]:
-    """["charge=1", "method=GFN2-xTB"] as a mapping of YAML values."""
-    from bayrace.config.load import yaml_value
-
-    values = {}
-    for text in given:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise ValueError(f"argument {text!r}: write key=value, such as method=GFN2-xTB")
-        values[key.strip()] = yaml_value(value)
-    return values
 
 
 def run(frames: list[Frame], oracle: Oracle, store: Path, settings: LabelSettings) -> Labelling:

@@ -51,7 +51,7 @@ def run_members(
     if count is None:
         if config.posterior.kind != "ensemble":
             raise ConfigError("--workers is for ensembles; say how many members with --members 8")
-        count = config.posterior.ensemble.members
+        count = int(config.posterior.method.members)
     ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
     placement = place_members(config, members=count, workers=workers, pin=pin)
     prepared = run.prepare(config, strict=strict)

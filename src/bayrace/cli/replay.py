@@ -123,6 +123,7 @@ def make_plan(config: ReplayConfig, potential: Potential, train: Sequence[Frame]
         holdout=config.holdout,
         over=config.select.over,
         apart=config.select.apart,
+        ways={name: config.select.acquisition(name) for name in config.acquisitions},
     )
 
 
@@ -154,6 +155,7 @@ def work_folder(folder: Path, cell: Cell) -> Path:
 
 def identity(config: ReplayConfig, plan: Plan) -> str:
     """A hash of all that a cell depends on, besides its own acquisition, budget and seed."""
+    from bayrace.config import plain_values_of
     from bayrace.data.split import fingerprint
 
     content = {
@@ -161,8 +163,8 @@ def identity(config: ReplayConfig, plan: Plan) -> str:
         "pools": {name: fingerprint(frames) for name, frames in plan.pools.items()},
         "tests": {name: fingerprint(frames) for name, frames in plan.tests.items()},
         "holdout": config.holdout,
-        "select": config.select.model_dump(mode="json"),
-        "tune": config.tune.model_dump(mode="json"),
+        "select": plain_values_of(config.select),
+        "tune": plain_values_of(config.tune),
     }
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -208,6 +210,7 @@ def progress(
 def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) -> None:
     """Print the tables and write all numbers."""
     from bayrace.cli.replay_tables import tables
+    from bayrace.config import plain_values_of
     from bayrace.train.checkpoint import write_atomically
     from bayrace.workflow.replay_results import QUANTITIES, relative, summary
 
@@ -215,7 +218,7 @@ def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) 
         return
     for table in tables(results):
         out.print(table)
-    content: dict[str, Any] = {"config": config.model_dump(mode="json")}
+    content: dict[str, Any] = {"config": plain_values_of(config)}
     for name, numbers in (("rmse", summary), ("relative_to_random", relative)):
         content[name] = {each: _json(numbers(results, each)) for each in QUANTITIES}
     content["cells"] = [result.to_json() for result in results]

@@ -20,7 +20,7 @@ from bayrace.cli.common import (
     friendly,
     refuse_existing,
 )
-from bayrace.config.active import Name
+from bayrace.cli.methods import Arguments, chosen, listing
 from bayrace.system.process import settle
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("select")(friendly(select))
+    app.command("select", cls=listing("bayrace.select.acquire:ACQUISITIONS"))(friendly(select))
 
 
 def select(
@@ -42,13 +42,14 @@ def select(
         Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")
     ] = Path("chosen.xyz"),
     by: Annotated[
-        Name | None,
+        str | None,
         typer.Option(
             "--by",
             help="How to choose; default: bald-ef, or variance for a potential that knows no noise "
             "of the labels, such as one of `bayrace adopt`.",
         ),
     ] = None,
+    argument: Arguments = None,
     seen: Annotated[
         list[str] | None,
         typer.Option(help="Structures with labels; default: the training files of the model."),
@@ -70,14 +71,7 @@ def select(
 
     \b
     Ways to choose (--by):
-      random        with equal probability
-      variance      largest total variance, half by energy, half by forces
-      bald-energy   the energy that would tell most about the weights
-      bald-force    the forces that would
-      bald-ef       half by energy, half by forces
-      farthest      least like any known structure; needs no uncertainty
-      diverse       most informative together, by last-layer features; needs no uncertainty
-      bald-diverse  bald-ef, less what the chosen ones tell already
+      {methods}
 
     \b
     Examples:
@@ -89,6 +83,7 @@ def select(
     from bayrace.cli.evaluate import label_keys
     from bayrace.data.read import DataError
     from bayrace.potential.potential import Potential
+    from bayrace.select.acquire import ACQUISITIONS
     from bayrace.select.files import PoolFiles, write_chosen
     from bayrace.select.scan import Scanning
     from bayrace.select.select import select as choose
@@ -96,6 +91,7 @@ def select(
     refuse_existing(output, [*files, *(seen or [])], overwrite=overwrite)
     settle()
     potential = Potential.load(model, device=device)
+    way = chosen(ACQUISITIONS, by or _usual(potential), argument)
     keys = label_keys(potential)
     pool = PoolFiles(tuple(files), keys)
     known = seen_frames(potential, seen, keys)
@@ -105,7 +101,7 @@ def select(
         selection = choose(
             potential,
             pool,
-            by=by or _usual(potential),
+            by=way,
             budget=budget,
             seen=known,
             seed=seed,
@@ -131,14 +127,14 @@ def nothing_left(selection: Selection) -> str:
     return f"none of the {selection.pool} structures can be chosen ({why}); {remedy}"
 
 
-def _usual(potential: Potential) -> Name:
+def _usual(potential: Potential) -> str:
     """BALD weighs ignorance against noise, which not every potential knows."""
     from bayrace.core.protocols import Noisy
     from bayrace.models.noise import noise_spec_of
 
     predicted = noise_spec_of(potential.model).kind in ("energy", "joint")
     noisy = predicted or isinstance(potential.posterior, Noisy)
-    informative: Name = "bald-ef" if potential.target.is_energy else "bald-energy"
+    informative = "bald-ef" if potential.target.is_energy else "bald-energy"
     return informative if noisy else "variance"
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
+from bayrace.config.choice import method_in, method_sections, names_of
 from bayrace.config.fields import NamedPaths
 from bayrace.config.section import Section
+from bayrace.select.acquire import ACQUISITIONS, Acquisition
 
-Name = Literal[
-    "random",
-    "variance",
-    "bald-energy",
-    "bald-force",
-    "bald-ef",
-    "farthest",
-    "diverse",
-    "bald-diverse",
-]
-"""Acquisitions, as in `bayrace.select.acquire`."""
+if TYPE_CHECKING:
+    Name = str
+else:
+    Name = names_of(ACQUISITIONS)
 
 
 def _unique(values: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -61,8 +56,8 @@ class TuneConfig(Section):
     )
 
 
-class SelectConfig(Section):
-    """What acquisitions share."""
+class SelectBase(Section):
+    """What acquisitions share, and the options of those that have some, under their names."""
 
     over: Literal["mean", "max", "sum"] = Field(
         default="mean", description="Over the atoms of a structure, in BALD and variance of forces."
@@ -71,6 +66,19 @@ class SelectConfig(Section):
         default=None,
         description="Least distance of a chosen structure from any known one, Å (or standard "
         "deviations of features, for mixed compositions); null: 0.02 Å or 0.2.",
+    )
+
+    def acquisition(self, name: str) -> Acquisition:
+        """An acquisition with its options."""
+        found: Acquisition = method_in(self, ACQUISITIONS, name)
+        return found
+
+
+if TYPE_CHECKING:
+    SelectConfig = SelectBase
+else:
+    SelectConfig = create_model(
+        "SelectConfig", __base__=SelectBase, **method_sections(ACQUISITIONS)
     )
 
 

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 from bayrace.config.load import ConfigError
 from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
 from bayrace.config.target import TargetConfig
-from bayrace.core.protocols import Likelihood
+from bayrace.core.protocols import Likelihood, ModelSpec
 from bayrace.data.dataset import Dataset
 from bayrace.data.read import LabelKeys
-from bayrace.data.statistics import Statistics, target_statistics
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
+from bayrace.models import MODELS
 from bayrace.models.noise import Lambdas, NoiseSpec
-from bayrace.models.race.spec import RaceSpec
-from bayrace.posterior.distance import DistanceOptions
-from bayrace.posterior.ivon import IvonOptions
-from bayrace.posterior.laplace import LaplaceOptions
-from bayrace.posterior.llpr import LlprOptions
-from bayrace.posterior.swag import SwagOptions
 from bayrace.potential.potential import PotentialError, resolve_device
 from bayrace.train.adam import AdamSettings
 from bayrace.train.muon import MuonSettings
@@ -80,72 +74,18 @@ def likelihoods(loss: LossConfig, *, members: int = 0) -> Callable[[int], Likeli
     return lambda epoch: early if epoch < loss.warmup_epochs else late
 
 
-def race_spec(config: Config, train: Dataset) -> RaceSpec:
+def model_spec(config: Config, train: Dataset) -> ModelSpec:
     """The network, with the statistics of the training set."""
-    model, target = config.model, config.target.build()
-    statistics = _statistics(config, train)
-    measured = model.mean_neighbours == "auto"
-    return RaceSpec(
-        elements=train.elements,
-        cutoff=model.cutoff,
-        mean_neighbours=train.mean_neighbours() if measured else float(model.mean_neighbours),
-        layers=model.layers,
-        hidden=model.hidden,
-        features=model.features,
-        l_max=model.l_max,
-        radial_basis=model.radial_basis,
-        envelope_power=model.envelope_power,
-        radial_hidden=model.radial_hidden,
-        radial_knots=model.radial_knots,
-        readout_hidden=model.readout_hidden,
-        neighbour_norm=model.neighbour_norm,
-        activation=model.activation,
-        gate=model.gate,
-        self_contraction=model.self_contraction,
-        pair_radial=model.pair_radial,
-        noise=noise_spec(config.loss, members=config.posterior.shallow.members),
-        scale=statistics.scale,
-        shift=statistics.shift,
-        shortest=train.shortest_distances() if model.short_range and target.is_energy else (),
-        target=target,
-    )
+    options = config.model
+    noise = noise_spec(config.loss, members=shallow_members(config))
+    kind = cast("Any", MODELS.find(options.kind))
+    spec: ModelSpec = kind.of(options, train, noise=noise, target=config.target.build())
+    return spec
 
 
-def _statistics(config: Config, train: Dataset) -> Statistics:
-    """Scale and shift of the network's numbers: of forces where there are some."""
-    if not config.model.normalise:
-        return Statistics(1.0, (0.0,) * len(train.elements))
-    if config.target.name == "energy" and any(frame.forces is not None for frame in train.frames):
-        return Statistics(train.force_rms(), train.atomic_shift())
-    found = target_statistics(train, config.target.build())
-    return found if config.target.name != "energy" else found._replace(shift=train.atomic_shift())
-
-
-def swag_options(config: Config) -> SwagOptions:
-    """The tail of a SWAG run."""
-    return SwagOptions(**config.posterior.swag.model_dump())
-
-
-def ivon_options(config: Config) -> IvonOptions:
-    """What replaces the optimiser in an IVON run."""
-    return IvonOptions(**config.posterior.ivon.model_dump())
-
-
-def laplace_options(config: Config) -> LaplaceOptions:
-    """Which Laplace approximation; stress labels count where they were trained on."""
-    return LaplaceOptions(
-        **config.posterior.laplace.model_dump(), stress=config.loss.stress > 0, seed=config.seed
-    )
-
-
-def distance_options(config: Config) -> DistanceOptions:
-    """How distances become variances."""
-    return DistanceOptions(**config.posterior.distance.model_dump())
-
-
-def llpr_options(config: Config) -> LlprOptions:
-    """How LLPR is regularised."""
-    return LlprOptions(**config.posterior.llpr.model_dump())
+def shallow_members(config: Config) -> int:
+    """Of a shallow ensemble; 0 for other losses."""
+    return config.posterior.method.members if config.loss.kind == "shallow" else 0
 
 
 def train_settings(config: Config) -> TrainSettings:

@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from bayrace.config.choice import choice, section_name
 from bayrace.config.messages import explain
-from bayrace.config.posteriors import named_kind
+from bayrace.config.presets import named_kind
 from bayrace.config.schema import Config
 from bayrace.config.section import Section
+from bayrace.config.target import named_target
+from bayrace.core.registry import Registry
 
 S = TypeVar("S", bound=Section)
 
@@ -53,9 +56,29 @@ def make_section(section: type[S], raw: Any, overrides: Iterable[str] = (), *, s
         raise ConfigError(f"{source}:\n{problems}") from None
 
 
+def make_method(registry: Registry[Any], name: str, values: Mapping[str, Any]) -> Any:
+    """A method by its name with these options; errors name every wrong one."""
+    method = registry.find(name)
+    section = choice(type(method).__name__, registry, default=name)
+    options = {section_name(method): dict(values)} if values else {}
+    return make_section(section, {"kind": name, **options}, source=name).method
+
+
 def dump_config(config: Config) -> str:
     """The configuration as YAML with every value written out."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(plain_values_of(config), sort_keys=False, allow_unicode=True)
+
+
+def plain_values_of(
+    section: Section, *, exclude: Any = None, defaults: bool = True
+) -> dict[str, Any]:
+    """A section as plain values, as JSON and YAML have them; without `defaults`, what differs."""
+    return section.model_dump(mode="json", exclude=exclude, exclude_defaults=not defaults)
+
+
+def changed(section: S, **values: Any) -> S:
+    """The section with other values of some keys, which are not checked again."""
+    return section.model_copy(update=values)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -91,7 +114,8 @@ def _apply(values: dict[str, Any], override: str) -> None:
         raise ConfigError(f"override {override!r}: write key.sub=value, such as train.lr=0.005")
     section = values
     for part in parts[:-1]:
-        inside = named_kind(section.get(part)) if part == "posterior" else section.get(part)
+        named = named_target if part == "target" else named_kind
+        inside = named(section.get(part))
         if not isinstance(inside, dict):
             inside = {}
         section[part] = inside

@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from bayrace.calibrate.methods import Method
 from bayrace.config.active import Name, SelectConfig, TuneConfig
 from bayrace.config.fields import NamedPaths, Paths
-from bayrace.config.load import make_config
+from bayrace.config.load import make_config, plain_values_of
+from bayrace.config.model import ModelConfig
 from bayrace.config.oracle import LabelConfig, OracleConfig
-from bayrace.config.posteriors import PosteriorConfig, named_kind
 from bayrace.config.presets import fill_run
-from bayrace.config.schema import Config, DataConfig, LossConfig, ModelConfig, TrainConfig
+from bayrace.config.schema import (
+    CalibrateConfig,
+    Config,
+    DataConfig,
+    LossConfig,
+    PosteriorConfig,
+    TrainConfig,
+)
 from bayrace.config.section import Section
 from bayrace.simulate.dynamics import DynamicsSettings
 from bayrace.simulate.stop import StopRule
@@ -153,22 +159,29 @@ class LoopConfig(Section):
         default=None, description="To start from; null: one is trained first."
     )
     data: DataConfig | None = Field(default=None, description="Labelled structures to start from.")
-    model: ModelConfig = Field(default={}, validate_default=True, description="The network.")
+    model: ModelConfig = Field(
+        default={},  # filled from the preset
+        validate_default=True,
+        description="The network.",
+    )
     loss: LossConfig = Field(default=LossConfig(), description="What training minimises.")
     train: TrainConfig = Field(default=TrainConfig(), description="The first training.")
-    posterior: Annotated[PosteriorConfig, BeforeValidator(named_kind)] = Field(
-        default=PosteriorConfig(), description="Distribution over weights; default: ensemble."
+    posterior: PosteriorConfig = Field(
+        default_factory=PosteriorConfig, description="Distribution over weights; default: ensemble."
     )
     test: NamedPaths = Field(
         default={}, description="Labelled test files, as {name: path} or a list."
     )
     explore: ExploreConfig = Field(default=ExploreConfig(), description="Dynamics.")
     select: LoopSelectConfig = Field(default=LoopSelectConfig(), description="What is labelled.")
-    oracle: OracleConfig = Field(default=OracleConfig(), description="What labels structures.")
+    oracle: OracleConfig = Field(
+        default_factory=OracleConfig, description="What labels structures."
+    )
     label: LabelConfig = Field(default=LabelConfig(), description="How labels are computed.")
     tune: TuneConfig = Field(default=TuneConfig(), description="How members learn from labels.")
-    calibrate: Literal[Method, "none"] = Field(
-        default="scale", description="Of σ, on the validation set, after every training."
+    calibrate: CalibrateConfig = Field(
+        default_factory=CalibrateConfig,
+        description="Make σ agree with the errors on the validation set, after every training.",
     )
     stop: StopConfig = Field(default=StopConfig(), description="When it is enough.")
     workers: Annotated[int, Field(ge=1)] | None = Field(
@@ -200,7 +213,7 @@ class LoopConfig(Section):
                 f"select.by {self.select.by} asks what weights do not know, and posterior point "
                 "has but one; use posterior: ensemble, or select.by: variance"
             )
-        if self.loss.kind == "mse" and (self.explore.rule or self.calibrate != "none"):
+        if self.loss.kind == "mse" and (self.explore.rule or self.calibrate.kind != "none"):
             raise ValueError(
                 "loss mse with posterior point predicts no uncertainty; use posterior: ensemble, "
                 "or explore.rule: null and calibrate: none"
@@ -208,8 +221,9 @@ class LoopConfig(Section):
 
     def training(self, output: str) -> Config:
         """The configuration of the first training."""
-        sections = {name: getattr(self, name).model_dump(mode="json") for name in TRAINING}
-        first = {"seed": self.seed, "output": output, "calibrate": self.calibrate}
+        whole = plain_values_of(self)
+        sections = {name: whole[name] for name in (*TRAINING, "calibrate")}
+        first = {"seed": self.seed, "output": output}
         return make_config({**first, **sections}, source="loop")
 
 

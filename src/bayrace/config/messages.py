@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import reprlib
-from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from bayrace.config.keys import walk
+from bayrace.config.model import TRAINABLE
 from bayrace.config.schema import Config
 
 # What other programs call our keys; difflib cannot guess these.
@@ -60,21 +61,15 @@ def explain(error: ValidationError, root: type[BaseModel] = Config) -> list[str]
 
 def known_keys(root: type[BaseModel] = Config) -> list[str]:
     """Every dotted key of a configuration."""
-    return [key for key, _ in _walk(root, "")]
-
-
-def _walk(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
-    """Dotted keys with their descriptions."""
-    for name, field in section.model_fields.items():
-        yield prefix + name, str(field.description)
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _walk(field.annotation, f"{prefix}{name}.")
+    return [key for key, _ in walk(root)]
 
 
 def _dotted(problem: Any, root: type[BaseModel]) -> tuple[str, bool]:
     """The key a problem is about, without pydantic's union tags, and whether it is unknown."""
-    unknown = problem["type"] == "extra_forbidden"
+    unknown = problem["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     place = [str(part) for part in problem["loc"]]
+    if len(TRAINABLE) > 1 and place[:1] == ["model"] and place[1:2] and place[1] in TRAINABLE:
+        del place[1]  # the kind of network
     if unknown:
         return ".".join(place), True
     known = set(known_keys(root))
@@ -138,8 +133,10 @@ _BRIEF = _brief()
 
 def _reason(key: str, problem: Any, root: type[BaseModel]) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
-    if problem["type"] == "string_pattern_mismatch":
-        return f"expected: {dict(_walk(root, ''))[key].removesuffix('.')}"
-    if problem["type"] == "model_type":
+    if problem["type"] in ("string_pattern_mismatch", "predicate_failed"):
+        return f"expected: {dict(walk(root))[key].removesuffix('.')}"
+    if problem["type"] == "union_tag_invalid":
+        return f"kinds of networks are {', '.join(TRAINABLE)}"
+    if problem["type"] in ("model_type", "dataclass_type"):
         return "must be a section with keys of its own"
     return message.replace("Input should be", "must be")

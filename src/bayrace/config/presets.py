@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
-from bayrace.config.posteriors import named_kind, shallow_loss
 from bayrace.config.target import target_loss
+from bayrace.models.race.options import Preset
 from bayrace.models.race.presets import PRESETS
+from bayrace.posterior import POSTERIORS
 
-Preset = Literal["tiny", "small", "medium", "qm9", "psb3", "rmd17", "3bpa", "obn25"]
 PRESET_NAMES: tuple[str, ...] = get_args(Preset)
 DEFAULT_PRESET = "small"
 
@@ -28,8 +28,8 @@ def plain_values(name: object) -> dict[str, Any]:
 
 
 def fill_model(raw: Any) -> Any:
-    """The raw model section with everything left out taken from its preset."""
-    if not isinstance(raw, Mapping):
+    """The raw model section with everything left out taken from its preset, for our networks."""
+    if not isinstance(raw, Mapping) or raw.get("kind", "race") != "race":
         return raw
     return preset_values(raw.get("preset", DEFAULT_PRESET), "model") | dict(raw)
 
@@ -41,7 +41,7 @@ def fill_run(raw: Any) -> Any:
     model = raw.get("model", {})
     named = isinstance(model, Mapping)
     name = model.get("preset", DEFAULT_PRESET) if named else getattr(model, "preset", None)
-    filled = target_loss(shallow_loss(raw))
+    filled = target_loss(own_loss(raw))
     for section in ("loss", "train"):
         given = filled.get(section, {})
         if isinstance(given, Mapping):
@@ -50,6 +50,24 @@ def fill_run(raw: Any) -> Any:
     posterior = named_kind(filled.get("posterior", {}))
     if isinstance(posterior, Mapping):
         filled["posterior"] = _beneath(preset_values(name, "posterior"), posterior)
+    return filled
+
+
+def named_kind(raw: Any) -> Any:
+    """`posterior: swag` as the section {kind: swag}."""
+    return {"kind": raw} if isinstance(raw, str) else raw
+
+
+def own_loss(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Some posteriors have a loss of their own, which need not be named."""
+    filled = dict(raw)
+    posterior, loss = named_kind(raw.get("posterior", {})), raw.get("loss", {})
+    if not isinstance(posterior, Mapping) or not isinstance(loss, Mapping):
+        return filled
+    kind = posterior.get("kind")
+    needed = POSTERIORS.find(str(kind)).loss if kind in POSTERIORS else None
+    if needed is not None:
+        filled["loss"] = {"kind": needed} | dict(loss)
     return filled
 
 

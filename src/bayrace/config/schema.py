@@ -1,4 +1,4 @@
-"""The whole configuration as frozen pydantic models. Defaults live here and nowhere else.
+"""The whole configuration as frozen sections; those of methods are the methods' own options.
 
 Every field says what it means and in which unit; `bayrace schema` and `bayrace template` are
 written from these descriptions. Fields of `model` left out are filled from the preset.
@@ -6,31 +6,26 @@ written from these descriptions. Fields of `model` left out are filled from the 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from bayrace.calibrate.methods import Method
+from bayrace.calibrate import RECALIBRATIONS
+from bayrace.config.choice import Choice, choice
 from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Validation
-from bayrace.config.posteriors import PosteriorConfig, named_kind
-from bayrace.config.presets import Preset, fill_model, fill_run
+from bayrace.config.model import ModelConfig
+from bayrace.config.presets import fill_run
 from bayrace.config.section import Section
 from bayrace.config.target import TargetConfig, named_target
+from bayrace.posterior import POSTERIORS
 from bayrace.train.monitors import Monitor
 
-
-def _without_default(schema: dict[str, Any]) -> None:
-    schema.pop("default", None)
-
-
-def _from_preset(description: str, **constraints: Any) -> Any:
-    """A field whose value comes from the preset when it is left out."""
-    return Field(
-        default=None,
-        description=description,
-        json_schema_extra=_without_default,
-        **constraints,
-    )
+if TYPE_CHECKING:
+    PosteriorConfig = Choice
+    CalibrateConfig = Choice
+else:
+    PosteriorConfig = choice("PosteriorConfig", POSTERIORS, default="distance")
+    CalibrateConfig = choice("CalibrateConfig", RECALIBRATIONS, default="scale", optional=True)
 
 
 class DataConfig(Section):
@@ -74,47 +69,6 @@ class DataConfig(Section):
         description="Energy of each isolated atom, {symbol: eV}; auto: from IsolatedAtom frames, "
         "else least squares on the training structures.",
     )
-
-
-class ModelConfig(Section):
-    """The network. Anything left out comes from the preset."""
-
-    preset: Preset = Field(default="small", description="Starting point of all values below.")
-    cutoff: float = _from_preset("Neighbours closer than this interact, Å.", gt=0)
-    layers: int = _from_preset("Message-passing layers.", ge=1, le=12)
-    hidden: str = _from_preset(
-        "Irreps between layers, channels x degree and parity, such as 32x0e+32x1o+16x2e.",
-        pattern=r"^\s*\d+x\d+[eo](\s*\+\s*\d+x\d+[eo])*\s*$",
-    )
-    features: int = _from_preset("Length of the embedding of an element.", ge=1)
-    l_max: int = _from_preset("Highest degree of the spherical harmonics.", ge=0, le=3)
-    radial_basis: int = _from_preset("Number of Bessel functions.", ge=1)
-    envelope_power: int = _from_preset("Smoothness p of the cutoff envelope.", ge=2)
-    radial_hidden: tuple[int, ...] = _from_preset("Widths of the radial network.")
-    radial_knots: int = _from_preset(
-        "Intervals of the cubic splines through the radial network; 0 evaluates it at every pair."
-    )
-    readout_hidden: int = _from_preset("Width of the readout.", ge=1)
-    neighbour_norm: Literal["sqrt", "mean"] = _from_preset(
-        "Divide sums over neighbours by the square root of their mean number, or by it."
-    )
-    mean_neighbours: Literal["auto"] | Annotated[float, Field(gt=0)] = _from_preset(
-        "Mean number of neighbours; auto measures it on the training data."
-    )
-    gate: bool = _from_preset("Gated nonlinearity between layers (beyond the paper).")
-    self_contraction: bool = _from_preset("True product A ⊗ A in each layer (beyond the paper).")
-    pair_radial: bool = _from_preset("Radial functions by species pair (beyond the paper).")
-    activation: Literal["identity", "relu"] = _from_preset(
-        "Activation of the energy of an atom; relu for targets that cannot be negative."
-    )
-    short_range: bool = _from_preset(
-        "Below the shortest distances of the training data: splines that go on and saturate, and "
-        "the known repulsion of nuclei (ZBL)."
-    )
-    normalise: bool = _from_preset("Scale outputs by the forces' spread in the training data.")
-    dtype: Literal["float32", "float64"] = _from_preset("Precision of the network.")
-
-    _fill = model_validator(mode="before")(fill_model)
 
 
 class LossConfig(Section):
@@ -176,7 +130,7 @@ class LossConfig(Section):
             )
         learned = {"energy": True, "forces": self.kind == "nll_jef", "stress": self.stress_noise}
         for name, noisy in learned.items():
-            if noisy and getattr(self, name) == 0:  # σ² is divided by λ, SPEC section 3
+            if noisy and getattr(self, name) == 0:  # σ² is divided by λ, docs/theory.md, Losses
                 raise ValueError(
                     f"{name} has weight 0, but {self.kind} learns its noise; give it a weight "
                     "above 0, or choose a kind that does not: mse, or nll_e without forces"
@@ -295,14 +249,18 @@ class Config(Section):
     target: Annotated[TargetConfig, BeforeValidator(named_target)] = Field(
         default=TargetConfig(), description="What is learnt of a structure."
     )
-    model: ModelConfig = Field(default={}, validate_default=True, description="The network.")
+    model: ModelConfig = Field(
+        default={},  # filled from the preset
+        validate_default=True,
+        description="The network.",
+    )
     loss: LossConfig = Field(default=LossConfig(), description="What training minimises.")
     train: TrainConfig = Field(default=TrainConfig(), description="How it is minimised.")
-    posterior: Annotated[PosteriorConfig, BeforeValidator(named_kind)] = Field(
-        default=PosteriorConfig(), description="Distribution over weights."
+    posterior: PosteriorConfig = Field(
+        default_factory=PosteriorConfig, description="Distribution over weights."
     )
-    calibrate: Literal[Method, "none"] = Field(
-        default="scale",
+    calibrate: CalibrateConfig = Field(
+        default_factory=CalibrateConfig,
         description="Make σ agree with the errors on the validation set after training; none: "
         "leave it as it is.",
     )
@@ -320,8 +278,14 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _shallow_has_its_loss(self) -> Config:
-        if (self.posterior.kind == "shallow") != (self.loss.kind == "shallow"):
+    def _has_its_loss(self) -> Config:
+        needed = self.posterior.method.loss
+        if needed is not None and self.loss.kind != needed:
+            raise ValueError(
+                f"posterior {self.posterior.kind} with loss {self.loss.kind}: it has its own loss, "
+                f"{needed}; leave loss.kind out"
+            )
+        if needed is None and self.loss.kind == "shallow":
             raise ValueError(
                 f"posterior {self.posterior.kind} with loss {self.loss.kind}: a shallow ensemble "
                 "has its own loss; set posterior: shallow and leave loss.kind out"

@@ -7,11 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from bayrace.config.presets import DEFAULT_PRESET, PRESET_NAMES, plain_values, preset_values
+from bayrace.config.keys import Key, keys, section_of
+from bayrace.config.presets import (
+    DEFAULT_PRESET,
+    PRESET_NAMES,
+    named_kind,
+    plain_values,
+    preset_values,
+)
 from bayrace.config.schema import Config
+from bayrace.models.race.options import RaceOptions
 
 _EXAMPLES = {"train": "train.xyz"}
 _WIDTH = 96
@@ -19,7 +25,9 @@ _WIDTH = 96
 
 def json_schema() -> dict[str, Any]:
     """JSON schema of what a configuration file may hold, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Config.model_json_schema()
+    schema = Config.model_json_schema()
+    schema["$defs"][RaceOptions.__name__].pop("required")  # what is left out is in the preset
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | schema
 
 
 def template(preset: str = DEFAULT_PRESET) -> str:
@@ -31,38 +39,38 @@ def template(preset: str = DEFAULT_PRESET) -> str:
 
 
 def _section(
-    section: type[BaseModel], values: Mapping[str, Any], preset: str, *, indent: str
+    section: type[Any], values: Mapping[str, Any], preset: str, *, indent: str
 ) -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+    for key in keys(section):
+        inner = section_of(key.annotation)
+        if inner is not None and (key.required or key.default is not None):
             yield ""
-            yield f"{indent}{name}:  # {field.description}"
-            given = values.get(name) or preset_values(preset, name)
-            given = given | ({"preset": preset} if name == "model" else {})
+            yield f"{indent}{key.name}:  # {key.description}"
+            given = named_kind(values.get(key.name)) or preset_values(preset, key.name)
+            given = given | ({"preset": preset} if key.name == "model" else {})
             yield from _section(inner, given, preset, indent=indent + "  ")
         else:
-            yield from _comment(field, indent)
-            yield from _value(name, field, values, indent, optional="preset" in values)
+            yield from _comment(key, indent)
+            yield _value(key, values, indent, optional="preset" in values)
+            for line in () if inner is None else _section(inner, {}, preset, indent="  "):
+                yield f"{indent}#{line}"
 
 
-def _comment(field: FieldInfo, indent: str) -> Iterator[str]:
-    text = str(field.description)
-    choices = _choices(field.annotation)
-    if choices:
+def _comment(key: Key, indent: str) -> Iterator[str]:
+    text = key.description
+    choices = _choices(key.annotation)
+    if choices and not all(f"{each}:" in text for each in choices):
         text += f" One of: {', '.join(choices)}."
-    for line in textwrap.wrap(text, _WIDTH - len(indent)):
+    for line in textwrap.wrap(text, _WIDTH - len(indent), break_on_hyphens=False):
         yield f"{indent}# {line}"
 
 
-def _value(
-    name: str, field: FieldInfo, values: Mapping[str, Any], indent: str, *, optional: bool
-) -> Iterator[str]:
+def _value(key: Key, values: Mapping[str, Any], indent: str, *, optional: bool) -> str:
     """The line "key: value"; what the preset already says stays commented out."""
-    default = _EXAMPLES.get(name) if field.is_required() else field.get_default()
-    value = values.get(name, default)
-    mark = "# " if optional and name != "preset" else ""
-    yield f"{indent}{mark}{name}: {_yaml(value)}"
+    default = _EXAMPLES.get(key.name) if key.required else key.default
+    value = values.get(key.name, default)
+    mark = "# " if optional and key.name != "preset" else ""
+    return f"{indent}{mark}{key.name}: {_yaml(value)}"
 
 
 def _choices(annotation: Any) -> tuple[str, ...]:

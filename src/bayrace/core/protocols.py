@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.noise import NoiseSpec
-from bayrace.core.outputs import Heads, LossParts, Outputs, Params, Spread
+from bayrace.core.outputs import Derivatives, Heads, LossParts, Outputs, Params, Spread
 
 
 @runtime_checkable
@@ -66,6 +66,18 @@ class LinearModel(Model, Protocol):
 
     def with_last_layer(self, params: Params, weights: Tensor) -> Params:
         """The same parameters with other weights there."""
+        ...
+
+
+@runtime_checkable
+class Differentiated(Protocol):
+    """A model with a quick way to the derivatives of its energy."""
+
+    def derivatives(self, params: Params, batch: GraphBatch) -> Derivatives | None:
+        """Energy, heads and derivatives by positions and strain, differentiable in `params`.
+
+        None where the quick way cannot be gone: then `energy` is differentiated.
+        """
         ...
 
 
@@ -136,6 +148,25 @@ class ModelSpec(Protocol):
 
     def build(self) -> Model:
         """The energy as a function of parameters; ValueError says what it lacks and the remedy."""
+        ...
+
+
+class ModelOptions(Protocol):
+    """What one may choose of a network that is trained here: the section `model`."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the specification."""
+        ...
+
+    @property
+    def cutoff(self) -> float:
+        """Å."""
+        ...
+
+    @property
+    def dtype(self) -> Literal["float32", "float64"]:
+        """Precision of the network."""
         ...
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from ase import Atoms
@@ -23,7 +23,13 @@ class OracleError(ValueError):
 
 
 class Oracle(Protocol):
-    """Labels structures; one call is one (expensive) calculation."""
+    """Labels structures; one call is one (expensive) calculation.
+
+    A frozen dataclass: its fields are its options, the section `oracle.NAME` of configurations, and
+    the first line of its documentation is shown where oracles are listed.
+    """
+
+    name: ClassVar[str]
 
     @property
     def method(self) -> str:

@@ -1,4 +1,4 @@
-"""Gaussian likelihoods with predicted noise: NLL_E and NLL_JEF (SPEC section 3).
+"""Gaussian likelihoods with predicted noise: NLL_E and NLL_JEF (docs/theory.md, Losses).
 
 λ multiplies only the quadratic terms: λ Δᵀ Σ⁻¹ Δ + log det Σ. The optimum therefore has
 Σ = λ · (error covariance), and `bayrace.models.noise.noise` divides by λ again.

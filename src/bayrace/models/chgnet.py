@@ -138,3 +138,6 @@ def _network(path: Path) -> Any:
 def _last_linear(mlp: nn.Module) -> tuple[str, nn.Module]:
     """The last linear map of a perceptron, with its name in it."""
     return [(name, part) for name, part in mlp.named_modules() if isinstance(part, nn.Linear)][-1]
+
+
+METHODS = (ChgnetSpec,)

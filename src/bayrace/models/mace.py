@@ -147,3 +147,6 @@ def _scalars(linear: Any, hidden: Tensor) -> Tensor:
     ]
     scalars = torch.cat(kept, dim=-1)
     return scalars * (1 / math.sqrt(scalars.shape[-1]))
+
+
+METHODS = (MaceSpec,)

@@ -100,3 +100,6 @@ def _like(value: Tensor, other: Tensor) -> Tensor:
 
 def _checkpoint(path: Path) -> Any:
     return foreign_package("sevenn.util", extra="sevennet").load_checkpoint(str(path))
+
+
+METHODS = (SevenNetSpec,)

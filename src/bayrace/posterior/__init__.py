@@ -1,29 +1,23 @@
-"""Distributions over weights, one algorithm per file."""
+"""Distributions over weights, one algorithm per file; see `bayrace.posterior.method`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bayrace.core.outputs import Params
-from bayrace.core.protocols import Posterior
-from bayrace.posterior.distance import Distance
-from bayrace.posterior.ensemble import Ensemble
-from bayrace.posterior.ivon import Ivon
-from bayrace.posterior.laplace import Laplace
-from bayrace.posterior.llpr import Llpr
-from bayrace.posterior.point import Point
-from bayrace.posterior.shallow import Shallow
-from bayrace.posterior.swag import Swag
+from bayrace.core.registry import Registry
 
-POSTERIORS: dict[str, type[Posterior]] = {
-    kind.name: kind for kind in (Point, Ensemble, Swag, Ivon, Laplace, Llpr, Shallow, Distance)
-}
+if TYPE_CHECKING:  # which imports torch
+    from bayrace.core.outputs import Params
+    from bayrace.core.protocols import Posterior
+    from bayrace.posterior.method import PosteriorMethod
+
+POSTERIORS: Registry[type[PosteriorMethod]] = Registry(
+    "posterior", package="bayrace.posterior", group="bayrace.posteriors"
+)
 """By the name in files and configurations."""
 
 
 def restore(name: str, tensors: Params, options: Mapping[str, Any]) -> Posterior:
     """The posterior that was stored under a name."""
-    if name not in POSTERIORS:
-        raise ValueError(f"posterior {name!r} is unknown; this bayrace has {sorted(POSTERIORS)}")
-    return POSTERIORS[name].restore(tensors, options)
+    return POSTERIORS.find(name).restore(tensors, options)

@@ -24,27 +24,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import LinearModel, Model
+from bayrace.core.protocols import LinearModel, Model, Posterior
 from bayrace.data.dataset import Dataset
-from bayrace.likelihood.robust import Shares, judged, robust_scale, shares
 from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
+from bayrace.posterior.example import STEP, last_layer
 from bayrace.posterior.gaussian.last_layer import (
     LastLayer,
     last_layer_places,
     pooled_features,
     structure_features,
 )
-from bayrace.posterior.held_out import Errors, HeldOut, held_out
+from bayrace.posterior.held_out import HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
     inverse_root,
@@ -52,18 +51,52 @@ from bayrace.posterior.latent import (
     training_features,
     whitened,
 )
-
-Array = NDArray[np.float64]
+from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.scales import scaled, scaled_forces, unlikeliness
+from bayrace.posterior.stored import Group, Layout, take_features
 
 
 @dataclass(frozen=True)
-class DistanceOptions:
-    """How distances become variances."""
+class DistanceOptions(PosteriorMethod):
+    """How far atoms are from the training data, by what the network has learnt."""
 
-    power: float  # p
-    energy_power: float  # q
-    regularisation: float | None
-    """Added to the eigenvalues of Σ, in units of their mean; None: by the validation errors."""
+    name: ClassVar[str] = "distance"
+    adopts: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
+    power: Annotated[float, Ge(1), Le(2)] = 1.3
+    """Variances of forces and stress grow with this power of the squared distance from the data."""
+    energy_power: Annotated[float, Ge(1), Le(2)] = 1.5
+    """The same for the variance of the energy."""
+    regularisation: Annotated[float, Gt(0)] | None = None
+    """Least variance of a feature that counts, in units of the mean; null: by validation errors."""
+
+    def fit(self, task: FitTask) -> Fitted:
+        """Attach it to trained weights."""
+        made = fit(
+            task.model,
+            task.weights,
+            task.train,
+            task.valid,
+            options=self,
+            lambdas=task.lambdas,
+            progress=task.callbacks.progress,
+        )
+        return Fitted(made)
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Distance:
+        """The stored one."""
+        return Distance.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:  # noqa: ARG003
+        """Weights, a Gaussian over the last layer, and what is known of the training atoms."""
+        return Layout((Group("params/"),), last_layer=True, rest=take_features)
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """With random features."""
+        return {cls.name: _example}
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,7 +244,9 @@ def fit(
         some = range(0, len(valid), max(1, len(valid) // _ENOUGH))
         found = min(
             _GRID,
-            key=lambda each: _loss(held_out(bare(each), model, params, valid, lambdas, some)),
+            key=lambda each: unlikeliness(
+                held_out(bare(each), model, params, valid, lambdas, some)
+            ),
         )
     chosen = bare(found)
     progress(len(train) + len(valid))
@@ -221,8 +256,8 @@ def fit(
 def _scaled_to(bare: Distance, held: HeldOut) -> Distance:
     """The same with the scales that validation errors have."""
     root = bare.last.factor
-    energy, stress = _scaled(held.energy), _scaled(held.stress)
-    by_element, forces = _scaled_forces(held, len(bare.centre))
+    energy, stress = scaled(held.energy), scaled(held.stress)
+    by_element, forces = scaled_forces(held, len(bare.centre))
     found = {"energy": energy, "forces": forces, "stress": stress}
     return replace(
         bare,
@@ -237,55 +272,6 @@ def _scaled_to(bare: Distance, held: HeldOut) -> Distance:
 _REAL = torch.float64
 _GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the regularisation
 _ENOUGH = 100  # structures that choose among them
-_PRIOR_COMPONENTS = 30  # of forces by which the scale of an element leans on that of all
-
-
-def _scaled(errors: Errors | None) -> Shares | None:
-    if errors is None:
-        return None
-    found = shares(errors.square, errors.noise, errors.shape, count=errors.structures)
-    return found if found.ignorance > 0 else None
-
-
-def _scaled_forces(held: HeldOut, kinds: int) -> tuple[Tensor | None, Shares | None]:
-    """c of every element, (Z,), and the share of the noise."""
-    relative = None if held.forces is None else _by_element(held.forces, kinds)
-    if held.forces is None or relative is None:
-        return None, None
-    found = _scaled(_with_shape(held.forces, relative))
-    if found is None:
-        return None, None
-    return torch.from_numpy(found.ignorance * relative), found
-
-
-def _by_element(errors: Errors, kinds: int) -> Array | None:
-    """c of each element over that of all, (Z,); None where there are no errors."""
-    size = np.sqrt(errors.square / errors.shape)
-    common = robust_scale(size) ** 2
-    if not common > 0:
-        return None
-    log = np.zeros(kinds)
-    for element in range(kinds):
-        own = size[errors.element == element]
-        if own.any():
-            part = own.size / (own.size + _PRIOR_COMPONENTS)
-            log[element] = part * math.log(robust_scale(own) ** 2 / common)
-    return np.exp(log)
-
-
-def _with_shape(errors: Errors, relative: Array) -> Errors:
-    return errors._replace(shape=errors.shape * relative[errors.element])
-
-
-def _loss(held: HeldOut) -> float:
-    """How unlikely the errors of forces are, or of energies where there are no forces."""
-    errors = held.energy if held.forces is None else held.forces
-    if errors is None:
-        return math.inf
-    relative = _by_element(errors, int(errors.element.max()) + 1)
-    if relative is None:
-        return math.inf
-    return judged(errors.square, _with_shape(errors, relative).shape)[0]
 
 
 def _sum(values: Tensor, batch: GraphBatch) -> Tensor:
@@ -295,3 +281,24 @@ def _sum(values: Tensor, batch: GraphBatch) -> Tensor:
 
 def _mean(values: Tensor, batch: GraphBatch) -> Tensor:
     return _sum(values, batch) / batch.atom_counts()
+
+
+def _example(model: LinearModel, params: Params) -> Distance:
+    last = last_layer(model, params)
+    kinds, size = len(model.elements), len(last.places)
+    draw = torch.randn(kinds, size, size + 1, generator=torch.Generator().manual_seed(1))
+    normal = draw.to(last.factor)
+    return Distance(
+        last,
+        normal[:, :, -1],
+        normal[:, :, :-1] / size**0.5,
+        STEP**2 * torch.arange(1, kinds + 1, dtype=_REAL, device=last.factor.device),
+        stress_scale=STEP**2,
+        power=1.3,
+        energy_power=1.5,
+        energy_modelled=True,
+        noise={"energy": 0.5, "forces": 0.25, "stress": 2.0},
+    )
+
+
+METHODS = (DistanceOptions,)

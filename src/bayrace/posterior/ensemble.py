@@ -4,11 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from annotated_types import Ge
 
 from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior
+from bayrace.posterior.example import SAMPLES, moved
+from bayrace.posterior.method import Example, PosteriorMethod
+from bayrace.posterior.stored import Group, Layout
+
+
+@dataclass(frozen=True)
+class EnsembleOptions(PosteriorMethod):
+    """Several trainings, independent of each other."""
+
+    name: ClassVar[str] = "ensemble"
+    trains: ClassVar = "several"
+    members: Annotated[int, Ge(2)] = 10
+    """Trainings with different seeds."""
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Ensemble:
+        """The stored members."""
+        return Ensemble.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:  # noqa: ARG003
+        """The members."""
+        return Layout((Group("", 1),))
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """Of members near the weights."""
+        return {
+            cls.name: lambda _, params: Ensemble.of(
+                [moved(params, seed) for seed in range(SAMPLES)]
+            )
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,3 +98,6 @@ class Ensemble:
     ) -> Self:
         """The same on another device or in another precision."""
         return type(self)({k: v.to(device=device, dtype=dtype) for k, v in self.members.items()})
+
+
+METHODS = (EnsembleOptions,)

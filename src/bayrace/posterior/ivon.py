@@ -13,49 +13,87 @@ heads are refitted at m and do not vary (h = ∞), and every sample has its ener
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
 from bayrace.core.outputs import Params
-from bayrace.core.protocols import Likelihood
+from bayrace.core.protocols import Likelihood, Posterior
 from bayrace.data.dataset import Dataset
+from bayrace.posterior.example import SAMPLES, STEP
 from bayrace.posterior.fisher import Weighted, fisher
-from bayrace.posterior.settle import Settling, settle
+from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.settle import settled
 from bayrace.posterior.shifts import Shifts
+from bayrace.posterior.stored import MOST_SAMPLES, Group, Layout
 from bayrace.train import checkpoint
 from bayrace.train.ivon import HessianRule, IvonSettings
-from bayrace.train.loop import Event, FitResult
+from bayrace.train.loop import FitResult
 from bayrace.train.loop import fit as train_loop
 from bayrace.train.normal import generator, normal_like
-from bayrace.train.refit import HeadedModel
 from bayrace.train.settings import TrainSettings
 from bayrace.train.state import load_last
 
 _STREAM = 2  # apart from other uses of the run's seed
 
 
-@dataclass(frozen=True)
-class IvonOptions:
-    """Numbers of the optimiser and of predictions; see `bayrace.train.ivon`."""
+_Beta = Annotated[float, Ge(0), Lt(1)]
 
-    lr: float  # at the start; the run's schedule scales it
-    ess: float | Literal["structures", "atoms"]  # a number, or that of the training set
-    hess_init: float
-    betas: tuple[float, float]
-    weight_decay: float  # δ
-    clip_radius: float
-    hessian: HessianRule
-    samples: int  # weight samples of a prediction
-    fisher: int  # structures that measure h after averaged training; 0: h is that of the steps
+
+@dataclass(frozen=True)
+class IvonOptions(PosteriorMethod):
+    """Variational training: replaces the optimiser."""
+
+    name: ClassVar[str] = "ivon"
+    trains: ClassVar = "itself"
+    lr: Annotated[float, Gt(0)] = 0.05
+    """Learning rate at the start; the run's schedule scales it."""
+    ess: Literal["structures", "atoms"] | Annotated[float, Gt(0)] = 1e5
+    """Effective sample size: a number, or that of the training set: structures (the theory, but so
+    hot that small sets diverge) or atoms."""
+    hess_init: Annotated[float, Gt(0)] = 0.5
+    """Hessian before the first step."""
+    betas: tuple[_Beta, _Beta] = (0.9, 0.999995)
+    """Memory of the gradient and of the Hessian."""
+    weight_decay: Annotated[float, Gt(0)] = 1e-4
+    """δ: prior precision / ess."""
+    clip_radius: Annotated[float, Gt(0)] = 1.0
+    """Largest change of a weight, in learning rates."""
+    hessian: HessianRule = "averaged"
+    """averaged: a mean over the run that forgets its start; paper: by betas."""
+    samples: Annotated[int, Ge(1), Le(MOST_SAMPLES)] = 16
+    """Weight samples of a prediction."""
+    fisher: Annotated[int, Ge(0)] = 1000
+    """averaged: training structures, drawn again and again, whose Fisher information gives the
+    variances after training; 0: those of the training itself."""
 
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise ValueError(f"ivon: samples={self.samples}: use at least 1, for example 16")
+
+    def fit(self, task: FitTask) -> Fitted:
+        """Train, from the task's weights or, if there are none, from the beginning."""
+        return Fitted(*fit(task, self))
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Ivon:
+        """The stored Gaussian."""
+        return Ivon.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:
+        """Mean and Hessian, of which h + δ counts; an infinite one holds its weight."""
+        least = -float(posterior.options()["weight_decay"])
+        return Layout((Group("mean/"), Group("hessian/", least=least, finite=False)))
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """Around the weights."""
+        return {cls.name: lambda _, params: _example(params)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,51 +166,36 @@ class Ivon:
         return moved.shifted(self.energy_shifts and self.energy_shifts.to(device))
 
 
-def fit(
-    model: HeadedModel,
-    likelihood_at: Callable[[int], Likelihood],
-    train: Dataset,
-    valid: Dataset,
-    *,
-    settings: TrainSettings,
-    folder: Path,
-    options: IvonOptions,
-    refit_epochs: int,
-    initial: Params | None,
-    resume: bool = False,
-    observer: Callable[[Event], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int], None] = lambda _: None,
-) -> tuple[Ivon, FitResult]:
-    """Train the mean, from `initial` or from scratch, and the variances with it.
+def fit(task: FitTask, options: IvonOptions) -> tuple[Ivon, FitResult]:
+    """Train the mean, from `task.params` or from scratch, and the variances with it.
 
-    Of `settings`, the optimiser is replaced, and averages of weights and limits on the gradient
+    Of the settings, the optimiser is replaced, and averages of weights and limits on the gradient
     are off. Once the likelihood is that of the last epoch (after a warm-up), its `score` is
     minimised: weights such as those of the β-NLL would change the temperature. Mean and Hessian
     are the last ones; `FitResult.params` is the mean of the best validation. A run that `stop`
     ended has a posterior too, of where it was, but neither refitted noise heads nor energy shifts.
-    `progress` hears of structures done when the latter are fitted.
     """
-    ess = _effective_size(options.ess, train)
-    final = likelihood_at(settings.max_epochs - 1)
+    settings, calls = task.settings, task.callbacks
+    ess = _effective_size(options.ess, task.train)
+    final = task.likelihood_at(settings.max_epochs - 1)
 
     def proper(epoch: int) -> Likelihood:
-        chosen = likelihood_at(epoch)
+        chosen = task.likelihood_at(epoch)
         return final.score() if chosen == final else chosen
 
     result = train_loop(
-        model,
+        task.model,
         proper,
-        train,
-        valid,
+        task.train,
+        task.valid,
         settings=_with_ivon(settings, options, ess=ess),
-        folder=folder,
-        resume=resume,
-        observer=observer,
-        stop=stop,
-        initial=initial,
+        folder=task.folder,
+        resume=task.resume,
+        observer=calls.observer,
+        stop=calls.stop,
+        initial=task.params,
     )
-    mean, state = load_last(Path(folder))
+    mean, state = load_last(task.folder)
     hessian = checkpoint.group(state, "hessian")
     posterior = Ivon(mean, hessian, ess, options.weight_decay, options.samples)
     posterior = posterior.to(device=settings.device)
@@ -180,38 +203,26 @@ def fit(
         return posterior, result
     if options.hessian == "averaged" and options.fisher:
         for count in (max(1, options.fisher // 10), options.fisher):  # the first sets σ
-            posterior = _measured(
-                posterior, model, final.score(), train, count, settings=settings, progress=progress
-            )
-    how = Settling(refit_epochs, settings, stop, progress)
-    return settle(posterior, model, final, train, valid, how), result
+            posterior = _measured(posterior, task, final.score(), count)
+    return settled(posterior, task), result
 
 
-def _measured(
-    posterior: Ivon,
-    model: HeadedModel,
-    likelihood: Likelihood,
-    train: Dataset,
-    count: int,
-    *,
-    settings: TrainSettings,
-    progress: Callable[[int], None],
-) -> Ivon:
+def _measured(posterior: Ivon, task: FitTask, likelihood: Likelihood, count: int) -> Ivon:
     """The posterior with h by the Fisher information of so many structures under its weights."""
     std = {name: variance.sqrt() for name, variance in posterior.variance().items()}
 
     def draw(place: int) -> Params:
-        noise = normal_like(posterior.mean, generator(settings.seed, _STREAM, count, place))
+        noise = normal_like(posterior.mean, generator(task.settings.seed, _STREAM, count, place))
         return {name: mean + std[name] * noise[name] for name, mean in posterior.mean.items()}
 
     hessian = fisher(
-        model,
+        task.model,
         cast("Weighted", likelihood),
-        train,
+        task.train,
         draw,
         structures=count,
-        settings=settings,
-        progress=progress,
+        settings=task.settings,
+        progress=task.callbacks.progress,
     )
     return replace(posterior, hessian=hessian)
 
@@ -243,3 +254,11 @@ def _with_ivon(settings: TrainSettings, options: IvonOptions, *, ess: float) -> 
         hessian=options.hessian,
     )
     return replace(settings, optimiser=optimiser, clip=None, ema=None)
+
+
+def _example(params: Params) -> Ivon:
+    hessian = {name: 0.5 + value.square() for name, value in params.items()}
+    return Ivon(params, hessian, ess=STEP**-2, weight_decay=1e-4, samples=SAMPLES)
+
+
+METHODS = (IvonOptions,)

@@ -19,14 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import LinearModel, Model, NoisyModel
+from bayrace.core.protocols import LinearModel, Model, NoisyModel, Posterior
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.likelihood.evidence import (
     PRIOR,
@@ -37,10 +38,13 @@ from bayrace.likelihood.evidence import (
     residual_precision,
 )
 from bayrace.models.noise import Lambdas
+from bayrace.posterior.example import SAMPLES, STEP, last_layer
 from bayrace.posterior.gaussian.curvature import Probes, diagonal_ggn, last_layer_ggn, noise_slopes
 from bayrace.posterior.gaussian.diagonal import Diagonal, flat
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
 from bayrace.posterior.gaussian.observed import Sums, label_sums
+from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.stored import MOST_SAMPLES, Group, Layout
 
 Structure = Literal["diagonal", "last_layer"]
 Predictive = Literal["glm", "sampled"]
@@ -48,19 +52,64 @@ NoiseBy = Literal["auto", "evidence", "residuals"]
 
 
 @dataclass(frozen=True)
-class LaplaceOptions:
-    """Which covariance, how it predicts, and what is known beforehand."""
+class LaplaceOptions(PosteriorMethod):
+    """A Gaussian around trained weights, by the curvature of the loss there."""
 
-    structure: Structure
-    predictive: Predictive
-    samples: int  # of a sampled predictive
-    probes: int | None  # random signs per structure for the diagonal of forces; None: every row
-    stress: bool  # stress labels count too
-    prior_precision: float | None  # τ; None: by the evidence
-    noise: NoiseBy  # whence the noise of models without heads; auto: evidence where it is sound
-    energy_noise: float | None  # eV, standard deviation, for models without heads; None: `noise`
-    forces_noise: float | None  # eV/Å
-    seed: int  # of the signs
+    name: ClassVar[str] = "laplace"
+    structure: Structure = "last_layer"
+    """diagonal: of all weights, independent; last_layer: those of the last layer, correlated."""
+    predictive: Predictive = "glm"
+    """glm: linearised, in closed form; sampled: by weight samples."""
+    samples: Annotated[int, Ge(1), Le(MOST_SAMPLES)] = 16
+    """Weight samples of a sampled prediction."""
+    probes: Annotated[int, Ge(1)] | None = 4
+    """diagonal: random signs per structure that estimate the curvature of forces; null: every
+    component, exactly."""
+    prior_precision: Annotated[float, Gt(0)] | None = None
+    """τ; null: by the marginal likelihood."""
+    noise: NoiseBy = "auto"
+    """Whence the noise of models without noise heads: the marginal likelihood, the training errors,
+    or the former where it is sound."""
+    energy_noise: Annotated[float, Gt(0)] | None = None
+    """σ of energies, eV; null: the model's, or as `noise` says."""
+    forces_noise: Annotated[float, Gt(0)] | None = None
+    """σ of force components, eV/Å; null: as for energies."""
+
+    def fit(self, task: FitTask) -> Fitted:
+        """Attach it to trained weights; stress labels count where they were trained on."""
+        made = fit(
+            task.model,
+            task.weights,
+            task.train,
+            options=self,
+            lambdas=task.lambdas,
+            stress=task.settings.stress,
+            seed=task.settings.seed,
+            progress=task.callbacks.progress,
+        )
+        return Fitted(made)
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Laplace:
+        """The stored one."""
+        return Laplace.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:
+        """Weights, and their standard deviations or a Gaussian over the last layer."""
+        if posterior.options()["structure"] == "last_layer":
+            return Layout((Group("params/"),), last_layer=True)
+        return Layout((Group("params/"), Group("std/", least=0.0)))
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """Of both structures, and both predictives."""
+        return {
+            "laplace, diagonal, sampled": lambda _, p: Laplace(_diagonal_of(p), SAMPLES, {}),
+            "laplace, diagonal, glm": lambda _, p: LinearisedLaplace(_diagonal_of(p), 1, {}),
+            "laplace, last layer, sampled": lambda m, p: Laplace(last_layer(m, p), SAMPLES, {}),
+            "laplace, last layer, glm": lambda m, p: LinearisedLaplace(last_layer(m, p), 1, {}),
+        }
 
 
 class LaplaceModel(NoisyModel, LinearModel, Protocol):
@@ -158,11 +207,14 @@ def fit(
     *,
     options: LaplaceOptions,
     lambdas: Lambdas,
+    stress: bool = False,
+    seed: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> Laplace:
     """Attach a Gaussian to trained weights; nothing is retrained.
 
-    `lambdas` are those of the training loss. `progress` hears the structures done, of len(train).
+    `lambdas` are those of the training loss, `stress` says whether stress labels count too, and
+    `seed` is that of random signs. `progress` hears the structures done, of len(train).
     """
     params = {name: value.detach() for name, value in params.items()}
     forces = any(frame.forces is not None for frame in train.frames)
@@ -172,12 +224,15 @@ def fit(
         edge_batches(train, like=params, edges=_EDGES),
         lambdas=lambdas,
         forces=forces,
-        stress=options.stress,
+        stress=stress,
     )
     if not sums:
         raise ValueError("no training frame has a label; give the frames the model was fitted to")
-    measure = _diagonal if options.structure == "diagonal" else _last_layer
-    curvature, places = measure(model, params, train, sums, options, lambdas, progress)
+    if options.structure == "diagonal":
+        probes = None if options.probes is None else Probes(options.probes, seed)
+        curvature, places = _diagonal(model, params, train, sums, probes, lambdas, progress)
+    else:
+        curvature, places = _last_layer(model, params, train, sums, lambdas, progress)
     terms = {
         name: Term(curvature[name], one.squares, one.log_volume, one.components)
         for name, one in sums.items()
@@ -199,7 +254,7 @@ def _diagonal(
     params: Params,
     train: Dataset,
     sums: Mapping[str, Sums],
-    options: LaplaceOptions,
+    probes: Probes | None,
     lambdas: Lambdas,
     progress: Callable[[int], None] | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
@@ -209,7 +264,7 @@ def _diagonal(
         params,
         edge_batches(train, like=params, edges=0),
         lambdas=lambdas,
-        probes=None if options.probes is None else Probes(options.probes, options.seed),
+        probes=probes,
         forces="forces" in sums,
         stress="stress" in sums,
         progress=progress,
@@ -227,7 +282,6 @@ def _last_layer(
     params: Params,
     train: Dataset,
     sums: Mapping[str, Sums],
-    options: LaplaceOptions,  # noqa: ARG001 - exact, so there is nothing to choose
     lambdas: Lambdas,
     progress: Callable[[int], None] | None,
 ) -> tuple[dict[str, Tensor], Tensor]:
@@ -287,3 +341,10 @@ def _found(evidence: Evidence, sums: Mapping[str, Sums], weights: int) -> dict[s
         "prior_precision": evidence.precisions[PRIOR],
         "weights": weights,
     } | noise
+
+
+def _diagonal_of(params: Params) -> Diagonal:
+    return Diagonal(params, {name: STEP * value.abs() for name, value in params.items()})
+
+
+METHODS = (LaplaceOptions,)

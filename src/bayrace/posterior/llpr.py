@@ -20,19 +20,21 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
+from annotated_types import Ge, Gt
 from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import LinearModel, Model
+from bayrace.core.protocols import LinearModel, Model, Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.likelihood.total import Scale, total_scale
 from bayrace.models.noise import Lambdas
+from bayrace.posterior.example import last_layer
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
 from bayrace.posterior.gaussian.rows import (
     Rows,
@@ -41,17 +43,59 @@ from bayrace.posterior.gaussian.rows import (
     forces_rows,
     stress_rows,
 )
+from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.stored import Group, Layout
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LlprOptions:
-    """What C is made of, how it is made regular, and how exact force covariances are."""
+class LlprOptions(PosteriorMethod):
+    """Last-layer prediction rigidity: error estimates without retraining."""
 
-    regularisation: float | None  # ς in units of the mean eigenvalue of C; None: validation
-    force_samples: int  # random directions of the weights for forces; 0: all, exactly
-    force_rows: int | None  # of training forces in C, about; 0: energies alone; None: all, exactly
+    name: ClassVar[str] = "llpr"
+    adopts: ClassVar[bool] = True
+    keeps_weights: ClassVar[bool] = True
+    regularisation: Annotated[float, Gt(0)] | None = None
+    """ς in units of the mean eigenvalue; null: by the validation errors."""
+    force_rows: Annotated[int, Ge(0)] | None = 4000
+    """Random sums of training forces that count beside the energies, each a pass of one structure;
+    0: energies alone; null: every component, exactly."""
+    force_samples: Annotated[int, Ge(0)] = 0
+    """Random directions for force covariances, each a backward pass; 0: all, exactly."""
+
+    def fit(self, task: FitTask) -> Fitted:
+        """Attach it to trained weights."""
+        made = fit(
+            task.model,
+            task.weights,
+            task.train,
+            task.valid,
+            options=self,
+            lambdas=task.lambdas,
+            seed=task.settings.seed,
+            progress=task.callbacks.progress,
+        )
+        return Fitted(made)
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Llpr:
+        """The stored one."""
+        return Llpr.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:  # noqa: ARG003
+        """Weights, and a Gaussian over the last layer."""
+        return Layout((Group("params/"),), last_layer=True)
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """With scales of 1."""
+        return {
+            cls.name: lambda model, params: Llpr(
+                last_layer(model, params), 1.0, 1e-6, alpha_forces=1.0, alpha_stress=1.0
+            )
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,3 +330,6 @@ def _directions(factor: Tensor, count: int, *, seed: int) -> Tensor | None:
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(factor.shape[1], count, generator=generator, dtype=factor.dtype)
     return factor @ normal.to(factor.device) / math.sqrt(count)
+
+
+METHODS = (LlprOptions,)

@@ -9,6 +9,32 @@ from typing import Any, ClassVar, Self
 import torch
 
 from bayrace.core.outputs import Params
+from bayrace.core.protocols import Posterior
+from bayrace.posterior.method import Example, PosteriorMethod
+from bayrace.posterior.stored import Group, Layout
+
+
+@dataclass(frozen=True)
+class PointOptions(PosteriorMethod):
+    """One set of weights: no ignorance about them."""
+
+    name: ClassVar[str] = "point"
+    keeps_weights: ClassVar[bool] = True
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Point:
+        """The stored weights."""
+        return Point.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:  # noqa: ARG003
+        """The weights."""
+        return Layout((Group(""),))
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """At the weights."""
+        return {cls.name: lambda _, params: Point(params)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,3 +76,6 @@ class Point:
     ) -> Self:
         """The same on another device or in another precision."""
         return type(self)({k: v.to(device=device, dtype=dtype) for k, v in self.params.items()})
+
+
+METHODS = (PointOptions,)

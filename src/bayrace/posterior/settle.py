@@ -16,6 +16,7 @@ from typing import Protocol, Self, TypeVar
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood
 from bayrace.data.dataset import Dataset
+from bayrace.posterior.method import FitTask
 from bayrace.posterior.shifts import Centred, mean_shift, with_shifts
 from bayrace.train.refit import HeadedModel, refit_noise
 from bayrace.train.settings import TrainSettings
@@ -57,6 +58,14 @@ def settle(
             mean = _refitted(model, mean, likelihood, train, valid, how)
         posterior = posterior.held(mean, model.noise_weights(mean))
     return with_shifts(posterior, model, train, progress=how.progress)
+
+
+def settled(posterior: _S, task: FitTask) -> _S:
+    """The same for what a fit was given, by the likelihood after its last epoch."""
+    calls, settings = task.callbacks, task.settings
+    how = Settling(task.refit_epochs, settings, calls.stop, calls.progress)
+    last = task.likelihood_at(settings.max_epochs)
+    return settle(posterior, task.model, last, task.train, task.valid, how)
 
 
 def _refitted(

@@ -9,15 +9,47 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
+from annotated_types import Ge
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params, Spread
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import Model, Posterior
 from bayrace.models.race.network import Race
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
+from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.stored import Group, Layout
+
+
+@dataclass(frozen=True)
+class ShallowOptions(PosteriorMethod):
+    """Members that share all but the last layer, trained together."""
+
+    name: ClassVar[str] = "shallow"
+    loss: ClassVar[str | None] = "shallow"
+    members: Annotated[int, Ge(2)] = 16
+    """Energies of the network."""
+
+    def fit(self, task: FitTask) -> Fitted:
+        """What is inside the network."""
+        return Fitted(Shallow.of(task.model, task.weights, energy_weight=task.lambdas.energy))
+
+    @classmethod
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Shallow:
+        """The stored ensemble."""
+        return Shallow.restore(tensors, options)
+
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:  # noqa: ARG003
+        """Weights, and a Gaussian over the last layer."""
+        return Layout((Group("params/"),), last_layer=True)
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """Of a network with members."""
+        return {cls.name: lambda model, params: Shallow.of(model, params, energy_weight=1.0)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,3 +122,6 @@ class Shallow:
     ) -> Self:
         """The same on another device or in another precision."""
         return type(self)(self.last.to(device=device, dtype=dtype))
+
+
+METHODS = (ShallowOptions,)

@@ -8,7 +8,7 @@ file itself does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -26,59 +26,86 @@ _NUMBERS = (
 _REALS = (torch.float32, torch.float64)
 
 
-class _Group(NamedTuple):
+class Group(NamedTuple):
     """Tensors of a posterior that are shaped like the weights."""
 
     prefix: str
     leading: int = 0  # dimensions in front of those of the weights
     least: float = -math.inf  # value
+    finite: bool = True
 
 
-_GROUPS: dict[str, tuple[_Group, ...]] = {
-    "point": (_Group(""),),
-    "ensemble": (_Group("", 1),),
-    "swag": (_Group("mean/"), _Group("variance/", least=0.0), _Group("deviations/", 1)),
-    "ivon": (_Group("mean/"), _Group("hessian/")),
-    "laplace": (_Group("params/"), _Group("std/", least=0.0)),
-    "last layer": (_Group("params/"),),
-}
-_HESSIAN = "hessian/"  # an infinite one holds its weight
+class Sizes(NamedTuple):
+    """What tensors beside the weights are measured by."""
+
+    elements: int
+    features: int  # of the last layer; 0 where it has no part
+
+
+class Layout(NamedTuple):
+    """Which tensors the file of a posterior holds."""
+
+    groups: tuple[Group, ...]
+    last_layer: bool = False  # also places and factors of a Gaussian over the last layer
+    rest: Callable[[dict[str, Tensor], Sizes], None] = lambda *_: None  # takes what else there is
 
 
 def check_stored(
-    posterior: Posterior, shapes: Mapping[str, tuple[int, ...]], *, elements: int
+    posterior: Posterior,
+    layout: Layout | None,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    elements: int,
 ) -> None:
     """Refuse a posterior that is not one of weights with these shapes.
 
     Raises:
         ValueError: what is wrong, in words that follow the name of a file.
     """
-    tensors, options = posterior.tensors(), posterior.options()
-    layered = (
-        posterior.name in ("llpr", "shallow", "distance")
-        or options.get("structure") == "last_layer"
-    )
-    groups = _GROUPS["last layer" if layered else posterior.name]
-    rest = dict(tensors)
+    rest = dict(posterior.tensors())
+    if layout is None:
+        _check_finite(rest)
+        _check_options(posterior.options())
+        return
     types = set()
-    for group in groups:
-        if group.prefix == _HESSIAN:
-            group = group._replace(least=-float(options["weight_decay"]))  # h + δ is what counts
+    for group in layout.groups:
         types |= {value.dtype for value in _grouped(rest, group, shapes)}
     if len(types) != 1 or not types <= set(_REALS):
         raise ValueError(f"weights are {_listed(types)}; all must be float32, or all float64")
-    if layered:
+    features = 0
+    if layout.last_layer:
         features = _check_last_layer(rest, sum(math.prod(shape) for shape in shapes.values()))
-        if posterior.name == "distance":
-            _check_features(rest, elements, features)
+    layout.rest(rest, Sizes(elements, features))
     _check_shifts(rest, elements, posterior.samples)
     if rest:
         raise ValueError(f"weights do not fit the model: missing [], unexpected {sorted(rest)}")
-    _check_options(options)
+    _check_options(posterior.options())
+
+
+def take_features(rest: dict[str, Tensor], sizes: Sizes) -> None:
+    """Take out, checked, what a distance knows of the training atoms of each element."""
+    expected = {
+        "centre": (sizes.elements, sizes.features),
+        "whitening": (sizes.elements, sizes.features, sizes.features),
+        "forces_scale": (sizes.elements,),
+    }
+    for name, shape in expected.items():
+        if name == "forces_scale" and name not in rest:  # not modelled
+            continue
+        value = _taken(rest, name)
+        if tuple(value.shape) != shape or value.dtype != torch.float64:
+            raise ValueError(f"{name} is {value.dtype} of shape {tuple(value.shape)}, not {shape}")
+        _check_finite({name: value})
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, value in tensors.items():
+        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+            raise ValueError(f"{name} is not finite everywhere")
 
 
 def _grouped(
-    rest: dict[str, Tensor], group: _Group, shapes: Mapping[str, tuple[int, ...]]
+    rest: dict[str, Tensor], group: Group, shapes: Mapping[str, tuple[int, ...]]
 ) -> Iterator[Tensor]:
     """Take the tensors of a group out of `rest`, checked."""
     missing = [name for name in shapes if group.prefix + name not in rest]
@@ -105,10 +132,9 @@ def _grouped(
         raise ValueError(f"weights {group.prefix} are of {sorted(counts)} members")
 
 
-def _within(value: Tensor, group: _Group) -> bool:
-    if group.prefix == _HESSIAN:
-        return bool((value >= group.least).all())
-    return bool(torch.isfinite(value).all()) and bool((value >= group.least).all())
+def _within(value: Tensor, group: Group) -> bool:
+    finite = not group.finite or bool(torch.isfinite(value).all())
+    return finite and bool((value >= group.least).all())
 
 
 def _check_last_layer(rest: dict[str, Tensor], weights: int) -> int:
@@ -125,23 +151,6 @@ def _check_last_layer(rest: dict[str, Tensor], weights: int) -> int:
         if not bool(torch.isfinite(each).all()):
             raise ValueError("a factor is not finite everywhere")
     return len(places)
-
-
-def _check_features(rest: dict[str, Tensor], elements: int, features: int) -> None:
-    """What a distance knows of the training atoms of each element."""
-    expected = {
-        "centre": (elements, features),
-        "whitening": (elements, features, features),
-        "forces_scale": (elements,),
-    }
-    for name, shape in expected.items():
-        if name == "forces_scale" and name not in rest:  # not modelled
-            continue
-        value = _taken(rest, name)
-        if tuple(value.shape) != shape or value.dtype != torch.float64:
-            raise ValueError(f"{name} is {value.dtype} of shape {tuple(value.shape)}, not {shape}")
-        if not bool(torch.isfinite(value).all()):
-            raise ValueError(f"{name} is not finite everywhere")
 
 
 def _check_shifts(rest: dict[str, Tensor], elements: int, samples: int) -> None:

@@ -18,46 +18,55 @@ Either way noise heads are refitted at θ̄ and do not vary, and every sample ha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar
 
-import torch
-from torch import Tensor
+from annotated_types import Ge, Gt, Le, Lt
 
 from bayrace.core.outputs import Params
-from bayrace.core.protocols import Likelihood
-from bayrace.data.dataset import Dataset
-from bayrace.posterior.settle import Settling, settle
-from bayrace.posterior.shifts import Shifts
+from bayrace.core.protocols import Posterior
+from bayrace.posterior.example import SAMPLES, moved
+from bayrace.posterior.gaussian.low_rank import Collector, Scaling, Swag
+from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod, Recorder
+from bayrace.posterior.settle import settled
+from bayrace.posterior.stored import MOST_SAMPLES, Group, Layout
 from bayrace.train import checkpoint
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.ivon import IvonSettings
-from bayrace.train.loop import Event, FitResult
+from bayrace.train.loop import FitResult
 from bayrace.train.loop import fit as train_loop
-from bayrace.train.normal import generator, normal_like
 from bayrace.train.optim import with_rate
-from bayrace.train.refit import HeadedModel
 from bayrace.train.schedule import Constant
 from bayrace.train.settings import TrainSettings
 
-Scaling = Literal["maddox", "paper"]
 SNAPSHOTS = "snapshots"  # the folder of the snapshots, in that of the run
 
 
 @dataclass(frozen=True)
-class SwagOptions:
-    """How the snapshots are made and used."""
+class SwagOptions(PosteriorMethod):
+    """Tail of the training: a Gaussian of the weights on its way."""
 
-    lr: float  # constant
-    epochs: int  # of training beyond the given weights
-    burn_in: int  # of these epochs, before the first snapshot may be taken
-    every: int  # epochs between snapshots
-    rank: int  # K, snapshots that make the low-rank part
-    scaling: Scaling
-    samples: int  # weight samples of a prediction
-    start: float | None = None  # fraction of the training itself that comes before the snapshots
+    name: ClassVar[str] = "swag"
+    trains: ClassVar = "on"
+    lr: Annotated[float, Gt(0)] = 0.001
+    """Constant learning rate of the tail."""
+    epochs: Annotated[int, Ge(2)] = 40
+    """Epochs of the tail."""
+    burn_in: Annotated[int, Ge(0)] = 5
+    """Epochs of the tail before the first snapshot."""
+    every: Annotated[int, Ge(1)] = 1
+    """Epochs between snapshots."""
+    rank: Annotated[int, Ge(2)] = 20
+    """K, snapshots in the low-rank part."""
+    scaling: Scaling = "maddox"
+    """maddox: half the diagonal and half the low-rank part; paper: all of the latter."""
+    samples: Annotated[int, Ge(1), Le(MOST_SAMPLES)] = 30
+    """Weight samples of a prediction."""
+    start: Annotated[float, Ge(0), Lt(1)] | None = None
+    """Take snapshots of the training itself, from this fraction of its epochs on, as the paper
+    does; lr, epochs and burn_in do not count then. null: of a tail."""
 
     def __post_init__(self) -> None:
         if self.start is not None and not 0 <= self.start < 1:
@@ -88,154 +97,46 @@ class SwagOptions:
         first = math.floor(self.start * trained / self.every) + 1
         return range(first * self.every, trained + 1, self.every)
 
+    def fit(self, task: FitTask) -> Fitted:
+        """Train on in a tail; no posterior where it was interrupted."""
+        resume = task.resume and (task.folder / checkpoint.LAST).is_file()
+        return Fitted(*fit(replace(task, resume=resume), self))
 
-@dataclass(frozen=True, eq=False)
-class Swag:
-    """The Gaussian; implements `Posterior`."""
-
-    name: ClassVar[str] = "swag"
-    mean: Params
-    variance: Params  # of each weight, not negative
-    deviations: Params  # (K, ...), columns of D
-    scaling: Scaling
-    samples: int  # of a prediction
-    energy_shifts: Shifts | None = None  # of the samples; None in older files
-
-    def draw(self, samples: int, *, seed: int) -> Params:
-        """Weight samples; the k-th is the same however many are drawn."""
-        if samples < 1:
-            raise ValueError(f"samples={samples}: draw at least 1, for example {self.samples}")
-        members = [self._one(generator(seed, index)) for index in range(samples)]
-        return {name: torch.stack([member[name] for member in members]) for name in self.mean}
-
-    def _one(self, stream: torch.Generator) -> Params:
-        rank = next(iter(self.deviations.values())).shape[0]
-        along = torch.randn(rank, generator=stream, dtype=torch.float64)
-        along /= math.sqrt(rank - 1) * (math.sqrt(2) if self.scaling == "maddox" else 1.0)
-        across = normal_like(self.mean, stream)
-        return {
-            name: mean
-            + math.sqrt(0.5) * self.variance[name].sqrt() * across[name]
-            + torch.einsum("k,k...->...", along.to(mean), self.deviations[name])
-            for name, mean in self.mean.items()
-        }
-
-    def shifts(self, samples: int, *, seed: int) -> Tensor | None:
-        """Energy of each element that goes with each sample; see `Shifted`."""
-        return None if self.energy_shifts is None else self.energy_shifts.of(samples, seed=seed)
-
-    def shifted(self, shifts: Shifts | None) -> Self:
-        """The same weights with these shifts."""
-        return replace(self, energy_shifts=shifts)
-
-    def held(self, mean: Params, masks: Params) -> Self:
-        """With this mean, and without variance where a mask is 1."""
-        free = {name: 1 - mask for name, mask in masks.items()}
-        variance = {k: v * free.get(k, 1) for k, v in self.variance.items()}
-        deviations = {k: v * free.get(k, 1) for k, v in self.deviations.items()}
-        return replace(
-            self, mean=mean, variance=variance, deviations=deviations, energy_shifts=None
-        )
-
-    def tensors(self) -> Params:
-        """Mean, variance and deviations, and shifts."""
-        gaussian = {"mean": self.mean, "variance": self.variance, "deviations": self.deviations}
-        shifts = {} if self.energy_shifts is None else self.energy_shifts.tensors()
-        return checkpoint.flatten(gaussian) | shifts
-
-    def options(self) -> dict[str, Any]:
-        """Scaling and number of samples."""
-        return {"scaling": self.scaling, "samples": self.samples}
+    def recorder(self, folder: Path) -> Recorder | None:
+        """Of the training itself, where `start` asks for that."""
+        return None if self.start is None else SnapshotRecorder(folder, self)
 
     @classmethod
-    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
-        """The posterior that `tensors` and `options` came from."""
-        groups = {key: checkpoint.group(tensors, key) for key in ("mean", "variance", "deviations")}
-        scaling, samples = options["scaling"], options["samples"]
-        return cls(
-            **groups, scaling=scaling, samples=samples, energy_shifts=Shifts.restore(tensors)
-        )
+    def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Swag:
+        """The stored Gaussian."""
+        return Swag.restore(tensors, options)
 
-    def to(
-        self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> Self:
-        """The same on another device or in another precision."""
-        bare = replace(self, energy_shifts=None)
-        tensors = {k: v.to(device=device, dtype=dtype) for k, v in bare.tensors().items()}
-        moved = self.restore(tensors, self.options())
-        return moved.shifted(self.energy_shifts and self.energy_shifts.to(device))
+    @classmethod
+    def layout(cls, posterior: Posterior) -> Layout:  # noqa: ARG003
+        """Mean, variance and deviations."""
+        return Layout((Group("mean/"), Group("variance/", least=0.0), Group("deviations/", 1)))
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """Of a few steps away from the weights."""
+        return {cls.name: lambda _, params: _example(params)}
 
 
-@dataclass(frozen=True, eq=False)
-class Collector:
-    """Running moments of the snapshots seen so far, in float64 by Welford's updates."""
+def fit(task: FitTask, options: SwagOptions) -> tuple[Swag | None, FitResult]:
+    """Train on from `task.params` (None: from scratch) in `task.folder`, and make the posterior.
 
-    rank: int  # K, deviations that are kept
-    count: int
-    mean: Params
-    squares: Params  # sums of squared deviations from the mean
-    deviations: tuple[Params, ...]  # of the last K snapshots
-
-    @staticmethod
-    def empty(rank: int) -> Collector:
-        """Before the first snapshot."""
-        return Collector(rank, 0, {}, {}, ())
-
-    def add(self, params: Params) -> Collector:
-        """With one more snapshot; nothing is changed in place."""
-        seen = {name: value.detach().cpu().double() for name, value in params.items()}
-        count = self.count + 1
-        mean, squares, deviation = {}, {}, {}
-        for name, value in seen.items():
-            before = value - self.mean.get(name, torch.zeros_like(value))
-            mean[name] = value - before * (1 - 1 / count)
-            deviation[name] = value - mean[name]
-            squares[name] = self.squares.get(name, 0.0) + before * deviation[name]
-        kept = (*self.deviations, deviation)[-self.rank :]
-        return Collector(self.rank, count, mean, squares, kept)
-
-    def posterior(self, *, scaling: Scaling, samples: int, dtype: torch.dtype) -> Swag:
-        """The Gaussian of what was seen."""
-        if self.count < 2:
-            raise ValueError(
-                f"swag: {self.count} snapshots; a variance needs at least 2: train for more epochs"
-            )
-        variance = {k: (v / self.count).clamp(min=0) for k, v in self.squares.items()}
-        stacked = {k: torch.stack([d[k] for d in self.deviations]) for k in self.mean}
-        return Swag(self.mean, variance, stacked, scaling, samples).to(dtype=dtype)
-
-
-def fit(
-    model: HeadedModel,
-    likelihood_at: Callable[[int], Likelihood],
-    train: Dataset,
-    valid: Dataset,
-    *,
-    settings: TrainSettings,
-    folder: Path,
-    options: SwagOptions,
-    refit_epochs: int,
-    initial: Params | None,
-    resume: bool = False,
-    observer: Callable[[Event], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
-    progress: Callable[[int], None] = lambda _: None,
-) -> tuple[Swag | None, FitResult]:
-    """Train on from `initial` (None: from scratch) in `folder`, and make the posterior.
-
-    Of `settings`, learning rate, schedule, epochs and limits are replaced by those of `options`.
-    Snapshots are files in `folder`/snapshots, so that a killed and resumed run gives the same. The
-    posterior is None if `stop` ended the run; resume it. `FitResult.params` are the weights of the
-    best validation on the way, which the posterior does not use. `progress` hears of structures
-    done when energy shifts are fitted.
+    Of the settings, learning rate, schedule, epochs and limits are replaced by those of `options`.
+    Snapshots are files in the folder's snapshots/, so that a killed and resumed run gives the same.
+    The posterior is None if `stop` ended the run; resume it. `FitResult.params` are the weights of
+    the best validation on the way, which the posterior does not use.
     """
     if options.start is not None:
         raise ValueError(
             f"swag: start={options.start} takes its snapshots from the training of the network "
             "itself; train with posterior: swag, or set posterior.swag.start=null for a tail"
         )
-    where = Path(folder) / SNAPSHOTS
-    if not resume and not (Path(folder) / checkpoint.LAST).exists():  # else the loop refuses
+    where = task.folder / SNAPSHOTS
+    if not task.resume and not (task.folder / checkpoint.LAST).exists():  # else the loop refuses
         _clear(where)
 
     def keep(epoch: int, params: Params) -> None:
@@ -243,27 +144,25 @@ def fit(
             _keep(where, epoch, params)
 
     result = train_loop(
-        model,
-        likelihood_at,
-        train,
-        valid,
-        settings=_constant(settings, options),
-        folder=folder,
-        resume=resume,
-        observer=observer,
-        stop=stop,
-        initial=initial,
+        task.model,
+        task.likelihood_at,
+        task.train,
+        task.valid,
+        settings=_constant(task.settings, options),
+        folder=task.folder,
+        resume=task.resume,
+        observer=task.callbacks.observer,
+        stop=task.callbacks.stop,
+        initial=task.params,
         after_epoch=keep,
     )
     if result.reason == "interrupted":
         return None, result
-    gaussian = _gaussian(where, options.snapshot_epochs(), options, settings)
-    how = Settling(refit_epochs, settings, stop, progress)
-    last = likelihood_at(settings.max_epochs)
-    return settle(gaussian, model, last, train, valid, how), result
+    gaussian = _gaussian(where, options.snapshot_epochs(), options, task.settings)
+    return settled(gaussian, task), result
 
 
-class Recorder:
+class SnapshotRecorder:
     """Snapshots of a training that goes on: what its `after_epoch` calls.
 
     How many epochs it will have is not known before its end (limits of time, early stopping), so
@@ -282,6 +181,10 @@ class Recorder:
         for path in self.where.glob("*.ckpt"):
             if int(path.stem) < oldest:
                 path.unlink()
+
+    def fit(self, task: FitTask) -> Swag:
+        """The Gaussian of the snapshots, with noise heads of its mean and shifts."""
+        return settled(self.posterior(task.settings), task)
 
     def posterior(self, settings: TrainSettings) -> Swag:
         """The Gaussian of the snapshots; noise heads and shifts are as training left them."""
@@ -343,3 +246,14 @@ def _clear(where: Path) -> None:
     """Remove the snapshots of an earlier run, and nothing else."""
     for path in where.glob("*.ckpt"):
         path.unlink()
+
+
+def _example(params: Params) -> Swag:
+    collector = Collector.empty(SAMPLES)
+    for seed in range(SAMPLES + 2):
+        collector = collector.add(moved(params, seed))
+    dtype = next(iter(params.values())).dtype
+    return collector.posterior(scaling="maddox", samples=SAMPLES, dtype=dtype)
+
+
+METHODS = (SwagOptions,)

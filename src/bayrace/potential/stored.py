@@ -8,12 +8,13 @@ from typing import Any
 
 import bayrace
 from bayrace.calibrate.calibration import Calibration
-from bayrace.core.protocols import Model, Posterior, Shaped
+from bayrace.core.protocols import Model, Posterior
+from bayrace.core.shapes import parameter_shapes
 from bayrace.data.distances import Distances
 from bayrace.models import spec_class
 from bayrace.models.noise import Lambdas
 from bayrace.models.race.stored_spec import real
-from bayrace.posterior import restore
+from bayrace.posterior import POSTERIORS, restore
 from bayrace.posterior.point import Point
 from bayrace.posterior.stored import check_stored
 from bayrace.potential.artifact import COPY, Contents, PotentialError
@@ -92,11 +93,8 @@ def _posterior(contents: Contents) -> Posterior:
 
 def check_weights(posterior: Posterior, model: Model, path: Path) -> None:
     """Refuse weights that are not those of the model."""
-    if isinstance(model, Shaped):
-        shapes = {name: tuple(shape) for name, shape in model.shapes.items()}
-    else:
-        shapes = {name: tuple(value.shape) for name, value in model.init(0).items()}
     try:
-        check_stored(posterior, shapes, elements=len(model.elements))
+        layout = POSTERIORS.find(posterior.name).layout(posterior)
+        check_stored(posterior, layout, parameter_shapes(model), elements=len(model.elements))
     except _WRONG as error:
         raise PotentialError(f"{path}: {error}; {COPY}") from error

@@ -1,4 +1,4 @@
-"""Moments of a mixture over weight samples, and what is done to them (SPEC section 4).
+"""Moments of a mixture over weight samples, and what is done to them (docs/theory.md, Posteriors).
 
 mean = average of μ_m;  aleatoric = average of Σ_m;  epistemic = covariance of the μ_m (1/M, the
 mixture's own);  total = their sum.

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from bayrace.data.frame import DataError, Frame
 from bayrace.potential.potential import Potential
-from bayrace.select.acquire import AcquisitionError, acquisition
+from bayrace.select.acquire import Acquisition, AcquisitionError, acquisition
 from bayrace.select.acquire.descriptors import nearest
 from bayrace.select.acquire.interface import Array, Pick, Pool
 from bayrace.select.scan import MixedError, Scan, Scanning, common_composition, scan
@@ -65,14 +65,14 @@ def select(
     potential: Potential,
     frames: Iterable[Frame],
     *,
-    by: str,
+    by: str | Acquisition,
     budget: int,
     seen: Sequence[Frame] = (),
     seed: int = 0,
     apart: float | None = None,
     scanning: Scanning | None = None,
 ) -> Selection:
-    """Choose up to `budget` of the frames by an acquisition, `bayrace.select.acquire`.
+    """Choose up to `budget` of the frames by an acquisition or its name, see `select.acquire`.
 
     `seen` are the training frames, or any that are as good as labelled. `apart` is the least
     distance between a chosen frame and any known one (default `APART`; 0: only identical ones are
@@ -83,7 +83,7 @@ def select(
     chooser = acquisition(by)
     if budget < 1:
         raise AcquisitionError(f"budget={budget}: choose at least 1 structure")
-    found = _scanned(potential, frames, by=by, seen=seen, how=scanning or Scanning())
+    found = _scanned(potential, frames, chooser=chooser, seen=seen, how=scanning or Scanning())
     pool, skipped, least = _prepared(found, potential, apart)
     picks: list[Pick] = []
     gaps: list[float] = []
@@ -94,14 +94,16 @@ def select(
         gaps.append(float(distance[pick.place]))
         distance = _take(pool, pick.place, distance, least)
     near = before - int(pool.free.sum()) - len(picks)
-    return _selection(by, picks, gaps, found, pool, {**skipped, "like a chosen one": near})
+    return _selection(
+        chooser.name, picks, gaps, found, pool, {**skipped, "like a chosen one": near}
+    )
 
 
 def _scanned(
     potential: Potential,
     frames: Iterable[Frame],
     *,
-    by: str,
+    chooser: Acquisition,
     seen: Sequence[Frame],
     how: Scanning,
 ) -> Scan:
@@ -110,7 +112,7 @@ def _scanned(
     first = next(once, None)
     if first is None:
         raise DataError("no structures to choose from; give a pool of at least 1")
-    look = partial(scan, potential, chooser=acquisition(by), seen=seen, how=how)
+    look = partial(scan, potential, chooser=chooser, seen=seen, how=how)
     try:
         return look(chain([first], once), kind=common_composition([*seen, first]))
     except MixedError as mixed:

@@ -6,9 +6,9 @@ Variational inference with the Gaussian N(m, diag σ²) and the prior N(0, 1/(es
 
 where ℓ is the mean negative log-likelihood per structure and h estimates its diagonal Hessian.
 Every step takes one gradient ĝ of ℓ at θ = m + σε; since ε is known, ĝε/σ is a second derivative
-on average. SPEC section 4 has the equations; what differs is ours:
+on average. docs/theory.md, Posteriors has the equations; what differs is ours:
 
-- bayrace's losses leave out the ½ of the Gaussian (SPEC section 3), so ℓ is half the loss. Then
+- bayrace's losses leave out the ½ of the Gaussian (docs/theory.md), so ℓ is half the loss. Then
   exp(-ess ℓ) with ess = number of structures is the likelihood of the energies as it stands
   (temperature 1), times that of every atom's force to the power 1/(atoms of its structure), because
   the loss averages over atoms. λ cancels where noise is learned. Where it is not (mse), the loss is

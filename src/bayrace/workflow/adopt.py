@@ -20,10 +20,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from bayrace.config import Config, ConfigError, make_config
-from bayrace.config.build import distance_options, llpr_options
+from bayrace.config import Config, ConfigError, make_config, plain_values_of
+from bayrace.config.build import likelihoods, train_settings
 from bayrace.core.outputs import Params
-from bayrace.core.protocols import ModelSpec, Posterior
+from bayrace.core.protocols import ModelSpec
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, elements_of, symbols_of
@@ -32,11 +32,13 @@ from bayrace.models import model_names, spec_class
 from bayrace.models.foreign import ForeignSpec
 from bayrace.models.module import ModuleModel, check_linear
 from bayrace.models.noise import Lambdas
-from bayrace.posterior import distance, llpr
+from bayrace.posterior import POSTERIORS
+from bayrace.posterior.method import FitTask
 from bayrace.posterior.shifts import mean_shift
 from bayrace.potential.potential import Potential
+from bayrace.train.callbacks import Callbacks
 from bayrace.workflow.calibrate import calibrated
-from bayrace.workflow.fit import Splits
+from bayrace.workflow.fit import Splits, posterior_method
 from bayrace.workflow.train import read_splits, seen_frames
 
 Shift = Literal["auto", "fit", "none"]
@@ -44,8 +46,6 @@ Shift = Literal["auto", "fit", "none"]
 
 VALID = 0.3
 """Share of the structures that calibrate, where no others are given for it."""
-
-POSTERIORS = ("distance", "llpr")
 
 _log = logging.getLogger(__name__)
 _HELD_OUT = 0.25  # of the first part, for the scales of the posterior
@@ -100,10 +100,9 @@ def adoption_config(
     overrides: Sequence[str] = (),
 ) -> Config:
     """Where the data are and what is fitted to them, in the words of a training."""
-    if posterior not in POSTERIORS:
-        raise ConfigError(
-            f"posterior={posterior!r}: without training there are {', '.join(POSTERIORS)}"
-        )
+    able = [name for name, method in POSTERIORS.all().items() if method.adopts]
+    if posterior not in able:
+        raise ConfigError(f"posterior={posterior!r}: without training there are {', '.join(able)}")
     raw: dict[str, Any] = {
         "data": {"train": _paths(data), "valid": valid if _counts(valid) else _paths(valid)},
         "posterior": {"kind": posterior},
@@ -161,11 +160,42 @@ def adopt_splits(
     zero = energy_shift(model, params, whole, shift=shift)
     near, held = split(splits.train, valid=_HELD_OUT, seed=config.seed)
     parts = (dataset(near, zero.shift), dataset(held, zero.shift))
-    posterior = _posterior(config, model, params, *parts, progress=progress)
+    task = FitTask(
+        model,
+        params,
+        *parts,
+        lambdas=Lambdas(1.0, 1.0, 1.0),  # there is no noise that they would correct
+        likelihood_at=likelihoods(config.loss),
+        settings=train_settings(config),
+        refit_epochs=0,
+        folder=Path(config.output),
+        callbacks=Callbacks(progress=progress),
+    )
+    posterior = posterior_method(config).fit(task).posterior
+    assert posterior is not None
+    potential = Potential(
+        spec=spec,
+        posterior=posterior,
+        references=zero.shift,
+        lambdas=task.lambdas,
+        statistics=_statistics(whole, zero, deviation, valid=len(splits.valid)),
+        config=plain_values_of(config),
+        fingerprint=fingerprint(splits.train),
+        frames=seen_frames(splits),
+        distances=Distances.of(whole),
+    )
+    vars(potential)["model"] = model  # loading it again would take seconds
+    return calibrated(potential, splits.valid, method=config.calibrate.method)
+
+
+def _statistics(
+    whole: Dataset, zero: EnergyShift, deviation: float, *, valid: int
+) -> dict[str, Any]:
+    """What the file tells of the data, and of how they fit the network."""
     distances = Distances.of(whole)
-    statistics = {
+    return {
         "train_frames": len(whole),
-        "valid_frames": len(splits.valid),
+        "valid_frames": valid,
         "train_atoms": sum(len(frame.numbers) for frame in whole.frames),
         "mean_neighbours": whole.mean_neighbours(),
         "force_rms": whole.force_rms(),
@@ -175,19 +205,6 @@ def adopt_splits(
         "energy_rmse_per_atom": zero.after,
         "last_layer_deviation": deviation,
     }
-    potential = Potential(
-        spec=spec,
-        posterior=posterior,
-        references=zero.shift,
-        lambdas=Lambdas(1.0, 1.0, 1.0),  # there is no noise that they would correct
-        statistics=statistics,
-        config=config.model_dump(mode="json"),
-        fingerprint=fingerprint(splits.train),
-        frames=seen_frames(splits),
-        distances=distances,
-    )
-    vars(potential)["model"] = model  # loading it again would take seconds
-    return calibrated(potential, splits.valid, method=config.calibrate)
 
 
 def energy_shift(
@@ -230,33 +247,6 @@ def _energy_error(model: ModuleModel, params: Params, data: Dataset) -> float:
         errors.append(error / batch.atom_counts())
     found = torch.cat(errors)
     return float(np.sqrt(np.nanmean(found.square().numpy(force=True))))
-
-
-def _posterior(
-    config: Config,
-    model: ModuleModel,
-    params: Params,
-    near: Dataset,
-    held: Dataset,
-    *,
-    progress: Callable[[int], None],
-) -> Posterior:
-    weights = Lambdas(1.0, 1.0, 1.0)
-    if config.posterior.kind == "distance":
-        options = distance_options(config)
-        return distance.fit(
-            model, params, near, held, options=options, lambdas=weights, progress=progress
-        )
-    return llpr.fit(
-        model,
-        params,
-        near,
-        held,
-        options=llpr_options(config),
-        lambdas=weights,
-        seed=config.seed,
-        progress=progress,
-    )
 
 
 def _kinds() -> dict[str, type[ForeignSpec]]:

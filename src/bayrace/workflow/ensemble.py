@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bayrace.config import Config, ConfigError, dump_config
+from bayrace.config import Config, ConfigError, changed, dump_config, plain_values_of
 from bayrace.config.build import train_settings
-from bayrace.config.posteriors import EnsembleConfig
 from bayrace.data.split import fingerprint
 from bayrace.evaluate.evaluation import Evaluation
-from bayrace.posterior.ensemble import Ensemble
+from bayrace.posterior.ensemble import Ensemble, EnsembleOptions
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.calibrate import calibrated
@@ -145,9 +144,8 @@ def _as_ensemble(config: Config, members: int) -> Config:
             f"posterior: {kind} cannot have members that are trained apart; leave --members out, "
             "or set posterior: ensemble"
         )
-    ensemble = config.posterior.ensemble.model_copy(update={"members": members})
-    posterior = config.posterior.model_copy(update={"kind": "ensemble", "ensemble": ensemble})
-    return config.model_copy(update={"posterior": posterior})
+    posterior = config.posterior.choosing("ensemble", EnsembleOptions(members))
+    return changed(config, posterior=posterior)
 
 
 def member_config(config: Config, index: int, *, threads: int | None) -> Config:
@@ -156,17 +154,15 @@ def member_config(config: Config, index: int, *, threads: int | None) -> Config:
     It does not tell how many members there are, as their number may grow.
     """
     split_seed = config.seed if config.data.split_seed is None else config.data.split_seed
-    return config.model_copy(
-        update={
-            "seed": config.seed + index,
-            "output": str(Path(config.output) / f"member-{index}"),
-            "data": config.data.model_copy(update={"split_seed": split_seed}),
-            "train": config.train.model_copy(update={"threads": threads}),
-            "posterior": config.posterior.model_copy(
-                update={"kind": "point", "ensemble": EnsembleConfig()}
-            ),
-            "calibrate": "none",  # σ is that of all members
-        }
+    alone = config.posterior.choosing("ensemble", EnsembleOptions()).choosing("point")
+    return changed(
+        config,
+        seed=config.seed + index,
+        output=str(Path(config.output) / f"member-{index}"),
+        data=changed(config.data, split_seed=split_seed),
+        train=changed(config.train, threads=threads),
+        posterior=alone,
+        calibrate=config.calibrate.choosing("none"),  # σ is that of all members
     )
 
 
@@ -234,7 +230,7 @@ def stack(config: Config, potentials: Sequence[Potential], *, failed: Sequence[i
         references=first.references,
         lambdas=first.lambdas,
         statistics=_statistics(potentials, failed),
-        config=config.model_dump(mode="json"),
+        config=plain_values_of(config),
         fingerprint=first.fingerprint,
         frames=first.frames,
         distances=first.distances,
@@ -301,7 +297,7 @@ def _conclude(
         if member.state == "finished"
     ]
     potential = stack(config, potentials, failed=[member.index for member in failed])
-    potential = calibrated(potential, ready.splits.valid, method=config.calibrate)
+    potential = calibrated(potential, ready.splits.valid, method=config.calibrate.method)
     potential.save(folder / MODEL)
     evaluations = evaluate_sets(potential, ready.splits.test)
     write_json(folder / TEST, evaluations)

@@ -18,7 +18,7 @@ from typing import IO
 from bayrace.config import Config, ConfigError
 from bayrace.core.files import remove_temporaries
 from bayrace.data.frame import DataError
-from bayrace.posterior.swag import SNAPSHOTS, Swag
+from bayrace.posterior.swag import SNAPSHOTS, SwagOptions
 from bayrace.train.checkpoint import BEST, LAST
 from bayrace.train.state import HISTORY
 
@@ -105,7 +105,7 @@ def clear_folder(folder: Path) -> None:
     if (folder / ENSEMBLE).is_file():
         for member in folder.glob("member-*"):
             _clear_inner(member)
-    _clear_inner(folder / Swag.name)
+    _clear_inner(folder / SwagOptions.name)
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)
     remove_leftovers(folder)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bayrace.config import Config
+from bayrace.config import Config, plain_values_of
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential, PotentialError
 from bayrace.train.state import HISTORY
@@ -84,7 +84,7 @@ def finished_potential(config: Config) -> Potential | None:
         potential = Potential.load(folder / MODEL, device="cpu")
     except (PotentialError, OSError):
         return None
-    same = _binding(potential.config) == _binding(config.model_dump(mode="json"))
+    same = _binding(potential.config) == _binding(plain_values_of(config))
     return potential if same and potential.statistics["reason"] != "interrupted" else None
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from bayrace.config import Config, ConfigError
-from bayrace.config.build import label_keys, race_spec, train_settings
+from bayrace.config.build import label_keys, model_spec, train_settings
 from bayrace.data.check import check_frames
 from bayrace.data.dataset import Dataset
 from bayrace.data.doubts import doubts, reference_doubts, voice
@@ -38,11 +39,12 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
         return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
 
     training = dataset(splits.train)
-    model = Race(race_spec(config, training)) if initial is None else network_of(initial)
+    spec = model_spec(config, training) if initial is None else initial.spec
+    model: Any = spec.build() if initial is None else network_of(initial)
     settings = train_settings(config)
-    if settings.device == "cpu":
+    if settings.device == "cpu" and isinstance(model, Race):
         model.prepare(settings.torch_dtype)
-    return Prepared(splits, training, dataset(splits.valid), model)
+    return Prepared(splits, training, dataset(splits.valid), spec, model)
 
 
 def read_splits(config: Config) -> Splits:
@@ -93,10 +95,10 @@ def _doubts(config: Config, splits: Splits, references: Mapping[int, float]) -> 
     ]
 
 
-def network_of(potential: Potential) -> Race:
-    """The network of a potential, if it is one that we train."""
+def network_of(potential: Potential) -> Any:
+    """The network of a potential, if it is one that can be trained here."""
     model = potential.model
-    if not isinstance(model, Race):
+    if getattr(potential.spec, "options", None) is None:
         raise ConfigError(
             f"model {potential.spec.name}: the weights of other packages' networks are not trained "
             "here; give it a posterior for new data with `bayrace adopt`"

@@ -18,6 +18,7 @@ from bayrace.data.frame import DataError, Frame
 from bayrace.data.split import frame_hashes, geometry_fingerprint
 from bayrace.evaluate.metrics.accuracy import accuracy
 from bayrace.potential.potential import Potential
+from bayrace.select.acquire import Acquisition
 from bayrace.select.acquire.interface import Over
 from bayrace.select.scan import Scanning
 from bayrace.select.select import LEARNT, select
@@ -48,6 +49,7 @@ class Plan:
     holdout: float = 1 / 3  # of each pool, for its test; 0: what was not chosen
     over: Over = "mean"  # see `select`
     apart: float | None = None  # see `select`
+    ways: Mapping[str, Acquisition] = field(default_factory=dict)  # with options, by their names
 
     def cells(self) -> list[Cell]:
         """All experiments: whole comparisons of one seed and budget, one after the other."""
@@ -148,7 +150,7 @@ def choose(
         selection = select(
             potential,
             [frames[place] for place in places],
-            by=cell.acquisition,
+            by=plan.ways.get(cell.acquisition, cell.acquisition),
             budget=cell.budget,
             seen=seen,
             seed=cell.seed,

@@ -21,14 +21,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayrace.config import Config, ConfigError, dump_config
-from bayrace.config.build import lambdas, likelihoods, train_settings
+from bayrace.config import Config, ConfigError, dump_config, plain_values_of
+from bayrace.config.build import lambdas, train_settings
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
 from bayrace.data.distances import Distances
 from bayrace.data.read import Frame
 from bayrace.data.split import fingerprint, frame_hashes
 from bayrace.evaluate.evaluation import Evaluation, evaluate
+from bayrace.posterior import POSTERIORS
+from bayrace.posterior.method import FitTask, Fitted
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import write_atomically
@@ -39,10 +41,8 @@ from bayrace.workflow.fit import (
     Prepared,
     Splits,
     Watch,
-    fit_posterior,
-    recorded_swag,
-    swag_recorder,
-    train_ivon,
+    fit_task,
+    posterior_method,
 )
 from bayrace.workflow.folder import (
     CONFIG,
@@ -54,7 +54,6 @@ from bayrace.workflow.folder import (
     locked,
     remove_leftovers,
 )
-from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
 from bayrace.workflow.prepare import read_splits as read_splits
 
@@ -109,7 +108,7 @@ def _train(
     )
     potential = make_potential(config, ready, fitted, posterior)
     if fitted.reason != "interrupted":
-        potential = calibrated(potential, ready.splits.valid, method=config.calibrate)
+        potential = calibrated(potential, ready.splits.valid, method=config.calibrate.method)
     potential.save(folder / MODEL)
     evaluations: tuple[Evaluation, ...] = ()
     if fitted.reason != "interrupted":
@@ -128,21 +127,22 @@ def _train_posterior(
     watch: Watch,
 ) -> tuple[Posterior, FitResult]:
     """Train the network, from `start` if given, and fit the posterior of the configuration."""
-    kind = config.posterior.kind
-    if kind == "ensemble":
+    method = posterior_method(config)
+    if method.trains == "several":
         raise ConfigError(
-            "posterior: ensemble is several runs; train it with `bayrace train` or "
+            f"posterior: {method.name} is several runs; train it with `bayrace train` or "
             "bayrace.workflow.ensemble.train_members"
         )
-    if kind == "ivon":  # is the training
-        return train_ivon(config, ready, start, folder=folder, resume=resume, watch=watch)
-    recorder = swag_recorder(config, folder / kind)
+    task = replace(fit_task(config, ready, start, folder=folder, calls=watch), resume=resume)
+    if method.trains == "itself":
+        return _both(method.fit(task))
+    recorder = method.recorder(folder / method.name)
     fitted = fit(
-        ready.model,
-        likelihoods(config.loss, members=config.posterior.shallow.members),
-        ready.train,
-        ready.valid,
-        settings=train_settings(config),
+        task.model,
+        task.likelihood_at,
+        task.train,
+        task.valid,
+        settings=task.settings,
         folder=folder,
         resume=resume,
         observer=watch.observer,
@@ -150,38 +150,40 @@ def _train_posterior(
         initial=start,
         after_epoch=recorder or (lambda *_: None),
     )
-    fitted = _with_refitted_noise(config, ready, fitted, watch)
-    if kind == "point" or fitted.reason == "interrupted":
+    fitted = _with_refitted_noise(task, config, fitted)
+    if method.name == Point.name or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
-    if kind != "distance":  # which keeps the network as it is
+    if method.name != "distance":  # which keeps the network as it is
         make_potential(config, ready, fitted, Point(fitted.params)).save(folder / POINT)
+    task = replace(task, params=fitted.params, folder=folder / method.name)
     if recorder is not None:
-        return recorded_swag(config, ready, recorder, watch=watch), fitted
-    posterior, tail = fit_posterior(
-        config, ready, fitted.params, folder=folder / kind, resume=resume, watch=watch
-    )
-    if tail is not None and tail.reason == "interrupted":
+        return recorder.fit(task), fitted
+    posterior, tail = method.fit(task)
+    if posterior is None or (tail is not None and tail.reason == "interrupted"):
         return Point(fitted.params), replace(fitted, reason="interrupted")
     return posterior, fitted
 
 
-def _with_refitted_noise(
-    config: Config, ready: Prepared, fitted: FitResult, watch: Watch
-) -> FitResult:
+def _both(found: Fitted) -> tuple[Posterior, FitResult]:
+    """Of a method that is itself the training."""
+    assert found.training is not None
+    return found.posterior or Point(found.training.params), found.training
+
+
+def _with_refitted_noise(task: FitTask, config: Config, fitted: FitResult) -> FitResult:
     """The result with its noise heads fitted once more, where it has some and is at its end."""
-    loss = config.loss
-    noisy = loss.kind in ("nll_e", "nll_jef")
-    if not noisy or not loss.refit_epochs or fitted.reason == "interrupted":
+    noisy = config.loss.kind in ("nll_e", "nll_jef")
+    if not noisy or not task.refit_epochs or fitted.reason == "interrupted":
         return fitted
     params = refit_noise(
-        ready.model,
+        task.model,
         fitted.params,
-        likelihoods(loss)(config.train.max_epochs),
-        ready.train,
-        ready.valid,
-        epochs=loss.refit_epochs,
-        settings=train_settings(config),
-        stop=watch.stop,
+        task.likelihood_at(task.settings.max_epochs),
+        task.train,
+        task.valid,
+        epochs=task.refit_epochs,
+        settings=task.settings,
+        stop=task.callbacks.stop,
     )
     return replace(fitted, params=params)
 
@@ -200,36 +202,30 @@ def refit(
     What trains (SWAG, IVON) does so in `folder`. None if `watch.stop` ended it; resume it then. A
     calibration belongs to the posterior it was fitted to, and is fitted anew.
     """
-    if potential.posterior.name not in ("point", "distance", "llpr"):
+    if not POSTERIORS.find(potential.posterior.name).keeps_weights:
         raise ConfigError(
             f"posterior: this potential already has {potential.posterior.name}; give the file of "
             f"one network, {POINT} beside it or a member's {MODEL}"
         )
-    ready = prepared or prepare(config)
+    ready = prepared or prepare(config, initial=potential)
     if fingerprint(ready.train.frames) != potential.fingerprint:
         raise ConfigError(
             f"data.train: {len(ready.train)} structures that are not those the potential was "
             "trained on; restore the files, or name them with -s data.train=..."
         )
-    ready = replace(ready, model=network_of(potential))
-    posterior, tail = fit_posterior(
-        config,
-        ready,
-        _mean_weights(potential, str(potential.device)),
-        folder=folder,
-        resume=resume,
-        watch=watch or Watch(),
-    )
-    if tail is not None and tail.reason == "interrupted":
+    weights = _mean_weights(potential, str(potential.device))
+    task = fit_task(config, ready, weights, folder=folder, calls=watch or Watch())
+    posterior, tail = posterior_method(config).fit(replace(task, resume=resume))
+    if posterior is None or (tail is not None and tail.reason == "interrupted"):
         return None
     fitted = replace(
         potential,
         posterior=posterior,
-        config=config.model_dump(mode="json"),
+        config=plain_values_of(config),
         calibration=None,
         frames=seen_frames(ready.splits),
     )
-    return calibrated(fitted, ready.splits.valid, method=config.calibrate)
+    return calibrated(fitted, ready.splits.valid, method=config.calibrate.method)
 
 
 def _mean_weights(potential: Potential, device: str) -> Params:
@@ -255,12 +251,12 @@ def make_potential(
         "valid_metrics": dict(fitted.metrics),
     }
     return Potential(
-        spec=ready.model.spec,
+        spec=ready.spec,
         posterior=posterior,
         references=ready.train.references,
         lambdas=lambdas(config.loss),
         statistics=statistics,
-        config=config.model_dump(mode="json"),
+        config=plain_values_of(config),
         fingerprint=fingerprint(ready.train.frames),
         frames=seen_frames(ready.splits),
         distances=distances,

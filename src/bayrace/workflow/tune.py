@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from bayrace.config import Config, ConfigError, make_config
+from bayrace.config import Config, ConfigError, changed, make_config
 from bayrace.config.active import TuneConfig
 from bayrace.data.frame import DataError, Frame, elements_of, symbols_of
 from bayrace.data.split import fingerprint, frame_hashes
@@ -152,9 +152,9 @@ def moved(config: Config) -> str:
 def training_frames(potential: Potential) -> tuple[list[Frame], list[Frame]]:
     """Training and validation frames of a potential, read again from its files."""
     config = make_config(potential.config, source="configuration of the potential")
-    data = config.data.model_copy(update={"test": {}})  # which may be much, and is not asked for
+    data = changed(config.data, test={})  # which may be much, and is not asked for
     try:
-        splits = run.read_splits(config.model_copy(update={"data": data}))
+        splits = run.read_splits(changed(config, data=data))
     except DataError as error:
         raise DataError(f"{error}{moved(config)}") from error
     if fingerprint(splits.train) != potential.fingerprint:

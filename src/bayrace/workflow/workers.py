@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, Any, Literal
 
-from bayrace.config import Config, ConfigError
+from bayrace.config import Config, ConfigError, plain_values_of
 from bayrace.config.build import train_settings
 from bayrace.system.cores import assign_cores, usable_cores
 from bayrace.system.exit_codes import FAILED, FINISHED, INTERRUPTED
@@ -178,7 +178,7 @@ class _Worker:
 
 def _describe(job: Job, cores: tuple[int, ...]) -> dict[str, Any]:
     return {
-        "config": job.config.model_dump(mode="json"),
+        "config": plain_values_of(job.config),
         "resume": job.resume,
         "initial": None if job.initial is None else [job.initial, job.index],
         "cores": cores,

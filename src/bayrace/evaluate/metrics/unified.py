@@ -1,4 +1,4 @@
-"""One number per method from accuracy, calibration and detection (SPEC section 6); less is better.
+"""One number per method from accuracy, calibration and detection (docs/theory.md); less is better.
 
 score = 0.25·23.06·(E_RMSE + F_RMSE) + 0.125·(CE_E + CE_F) + 0.25·(1 - AUROC)
 

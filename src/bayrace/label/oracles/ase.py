@@ -7,11 +7,13 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from annotated_types import MinLen
 
 from bayrace.data.frame import Frame
 from bayrace.label.oracle import OracleError, label_with
@@ -19,15 +21,21 @@ from bayrace.label.oracle import OracleError, label_with
 
 @dataclass(frozen=True)
 class AseOracle:
-    """A calculator class or function, called with `arguments` for each structure.
+    """Any ASE calculator.
+
+    A class or function, called with `arguments` for each structure.
 
     With `reuse` the calculator is made once per process, for those that are slow to make and keep
     nothing of one structure for the next.
     """
 
-    calculator: str  # "package.module:Name" or "path/to/file.py:Name"
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: ClassVar[str] = "ase"
+    calculator: Annotated[str, MinLen(1)]
+    """Import path: tblite.ase:TBLite, or path/to/file.py:Name."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the calculator."""
     reuse: bool = False
+    """Make the calculator once per process, not once per structure."""
 
     @property
     def method(self) -> str:
@@ -117,3 +125,6 @@ def _from_file(file: Path) -> Any:
 @lru_cache(maxsize=4)
 def _kept(calculator: str, arguments: str) -> Any:
     return AseOracle(calculator, json.loads(arguments))._make()
+
+
+METHODS = (AseOracle,)

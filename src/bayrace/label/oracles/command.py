@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import ase.io
 import numpy as np
+from annotated_types import Gt, MinLen
 from ase.geometry import find_mic
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
@@ -36,21 +37,33 @@ _KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_typ
 
 @dataclass(frozen=True)
 class CommandOracle:
-    """Write `input`, run `command` in the same folder, read `output`.
+    """Any program that reads a file and writes another.
+
+    Write `input`, run `command` in the same folder, read `output`.
 
     "{input}", "{output}" and "{folder}" in the command stand for the names. It runs without a
     shell; write "sh -c '...'" for pipes.
     """
 
-    command: str  # "mpirun -n 4 vasp_std"
-    input: str  # name of the file to write: "POSCAR"
-    output: str  # name of the file to read: "vasprun.xml"
-    input_format: str | None = None  # of ASE; None: by the name
+    name: ClassVar[str] = "command"
+    command: Annotated[str, MinLen(1)]
+    """Run in the folder of the files; {input}, {output} and {folder} stand for their names."""
+    input: Annotated[str, MinLen(1)]
+    """Name of the file that is written: POSCAR."""
+    output: Annotated[str, MinLen(1)]
+    """Name of the file that is read: vasprun.xml."""
+    input_format: str | None = None
+    """ASE's name of the format of the input; null: by the name of the file."""
     output_format: str | None = None
-    write: Mapping[str, Any] = field(default_factory=dict)  # more arguments of ase.io.write
-    files: tuple[str, ...] = ()  # copied to the folder: "INCAR", "KPOINTS", "POTCAR"
-    timeout: float | None = None  # s
-    keep: str | None = None  # folder that keeps the folders of calculations; None: none are kept
+    """ASE's name of the format of the output; null: by the name of the file."""
+    write: dict[str, Any] = field(default_factory=dict)
+    """More arguments of ase.io.write for the input."""
+    files: tuple[str, ...] = ()
+    """Copied to the folder: INCAR, KPOINTS, POTCAR."""
+    timeout: Annotated[float, Gt(0)] | None = None
+    """Most time of the program, s; null: that of the labelling."""
+    keep: str | None = None
+    """Folder that keeps all calculations; null: none is kept."""
 
     def __post_init__(self) -> None:
         """Refuse what could not be run, or would be written outside the folder."""
@@ -200,3 +213,6 @@ def matching(frame: Frame, result: Frame) -> NDArray[np.int64]:
             "program keep the structure: no relaxation, no reorientation, no symmetry"
         )
     return np.asarray(order, dtype=np.int64)
+
+
+METHODS = (CommandOracle,)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from annotated_types import Ge, Gt, Le, MinLen
 from ase.data import chemical_symbols
 
 from bayrace.core.units import BOHR, HARTREE
@@ -14,17 +15,30 @@ from bayrace.label.oracle import OracleError, labelled
 
 @dataclass(frozen=True)
 class PyscfOracle:
-    """Kohn-Sham DFT, restricted for singlets and unrestricted for others; "hf" is Hartree-Fock."""
+    """Density functional theory of molecules by PySCF.
 
-    functional: str  # as PySCF calls it: "pbe", "b3lyp", "wb97x"
-    basis: str  # "def2-svp"
+    Restricted for singlets and unrestricted for others; "hf" is Hartree-Fock.
+    """
+
+    name: ClassVar[str] = "dft"
+    functional: Annotated[str, MinLen(1)] = "pbe"
+    """Functional as PySCF calls it: pbe, b3lyp, wb97x; hf too."""
+    basis: Annotated[str, MinLen(1)] = "def2-svp"
+    """Basis set as PySCF calls it."""
     charge: int = 0
-    multiplicity: int | None = None  # None: 1 or 2, by the number of electrons
-    density_fit: bool = False  # faster for larger molecules, errors of about 1e-5 eV an atom
-    grid: int = 3  # of the integration, 0 to 9
-    tolerance: float = 1e-9  # Hartree, of the self-consistency
-    max_cycles: int = 100
-    memory: int = 4000  # MB
+    """Charge of every structure, e."""
+    multiplicity: Annotated[int, Ge(1)] | None = None
+    """2S + 1; null: 1 or 2, by the number of electrons."""
+    density_fit: bool = False
+    """Faster for larger molecules, with errors of about 1e-5 eV an atom."""
+    grid: Annotated[int, Ge(0), Le(9)] = 3
+    """Fineness of the integration grid, 0 to 9."""
+    tolerance: Annotated[float, Gt(0)] = 1e-9
+    """Of the self-consistent energy, Hartree."""
+    max_cycles: Annotated[int, Ge(1)] = 100
+    """Most cycles of the self-consistency."""
+    memory: Annotated[int, Ge(100)] = 4000
+    """Memory for PySCF, MB."""
 
     @property
     def method(self) -> str:
@@ -87,3 +101,6 @@ class PyscfOracle:
         field.conv_tol = self.tolerance
         field.max_cycle = self.max_cycles
         return field.density_fit() if self.density_fit else field
+
+
+METHODS = (PyscfOracle,)

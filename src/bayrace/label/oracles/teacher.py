@@ -6,6 +6,9 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, ClassVar
+
+from annotated_types import MinLen
 
 from bayrace.data.frame import Frame
 from bayrace.label.oracle import OracleError, labelled
@@ -14,10 +17,13 @@ from bayrace.potential.potential import Potential
 
 @dataclass(frozen=True)
 class TeacherOracle:
-    """The mean prediction of a potential, stress included where fully periodic."""
+    """A bayrace potential: its mean prediction, stress included where fully periodic."""
 
-    model: str  # a file
+    name: ClassVar[str] = "teacher"
+    model: Annotated[str, MinLen(1)]
+    """File of the potential."""
     device: str = "cpu"
+    """auto, cpu or cuda."""
 
     @property
     def method(self) -> str:
@@ -54,3 +60,6 @@ def _load(model: str, device: str, changed: int) -> Potential:  # noqa: ARG001 -
 @lru_cache(maxsize=8)
 def _hash(model: str, changed: int) -> str:  # noqa: ARG001 - a newer file
     return hashlib.sha256(Path(model).read_bytes()).hexdigest()[:12]
+
+
+METHODS = (TeacherOracle,)

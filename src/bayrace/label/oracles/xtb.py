@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Gt
 
 from bayrace.data.frame import Frame
 from bayrace.label.oracle import OracleError, label_with
 
 
 @dataclass(frozen=True)
-class XtbOracle:
-    """Tight binding for molecules and crystals of almost any element; stress where periodic."""
+class Gfn2:
+    """GFN2-xTB, tight binding of almost any element, by tblite."""
 
-    hamiltonian: Literal["GFN1-xTB", "GFN2-xTB"] = "GFN2-xTB"
+    name: ClassVar[str] = "gfn2"
+    section: ClassVar[str] = "xtb"
+    hamiltonian: ClassVar[str] = "GFN2-xTB"
     charge: int = 0
-    multiplicity: int | None = None  # None: 1 or 2, by the number of electrons
-    accuracy: float = 0.01  # of the self-consistency; tblite's own is 1, forces need less
-    max_iterations: int = 250
-    electronic_temperature: float = 300.0  # K
+    """Charge of every structure, e."""
+    multiplicity: Annotated[int, Ge(1)] | None = None
+    """2S + 1; null: 1 or 2, by the number of electrons."""
+    accuracy: Annotated[float, Gt(0)] = 0.01  # tblite's own is 1, forces need less
+    """Tightness of the self-consistency; smaller is tighter."""
+    max_iterations: Annotated[int, Ge(1)] = 250
+    """Most iterations of the self-consistency."""
+    electronic_temperature: Annotated[float, Ge(0)] = 300.0
+    """Temperature of the electrons, K."""
 
     @property
     def method(self) -> str:
@@ -53,3 +62,14 @@ class XtbOracle:
                 "check charge and multiplicity, or raise max_iterations or the electronic "
                 "temperature"
             ) from error
+
+
+@dataclass(frozen=True)
+class Gfn1(Gfn2):
+    """GFN1-xTB, tight binding of almost any element, by tblite."""
+
+    name: ClassVar[str] = "gfn1"
+    hamiltonian: ClassVar[str] = "GFN1-xTB"
+
+
+METHODS = (Gfn1, Gfn2)

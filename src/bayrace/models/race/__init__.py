@@ -1,1 +1,5 @@
-"""RACE, our own network."""
+"""RACE: an equivariant message-passing network with predictive noise."""
+
+from bayrace.models.race.spec import RaceSpec
+
+METHODS = (RaceSpec,)

@@ -1,4 +1,4 @@
-"""Named starting points: three sizes of ours, and the five sets of the paper (SPEC section 1)."""
+"""Named starting points: three sizes of ours, and the five sets of the paper (docs/theory.md)."""
 
 from __future__ import annotations
 

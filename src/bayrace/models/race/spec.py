@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from bayrace.core.protocols import Model
 from bayrace.core.target import ENERGY, Target
+from bayrace.data.dataset import Dataset
+from bayrace.data.statistics import Statistics, target_statistics
 from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.options import Architecture, RaceOptions
 from bayrace.models.race.stored_spec import check_types
 from bayrace.nn.harmonics import MAX_DEGREE
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, VECTOR, parse_irreps
@@ -18,29 +21,13 @@ MIN_KNOTS = 16
 
 
 @dataclass(frozen=True)
-class RaceSpec:
-    """Architecture (SPEC section 1), the elements, and the statistics of the training set."""
+class RaceSpec(Architecture):
+    """Architecture (docs/theory.md), the elements, and the statistics of the training set."""
 
     name: ClassVar[str] = "race"
+    options: ClassVar[type[RaceOptions]] = RaceOptions
     elements: tuple[int, ...]  # atomic numbers, ascending
-    cutoff: float  # Å
     mean_neighbours: float  # measured on the training set
-    layers: int
-    hidden: str  # irreps between layers, e.g. '32x0e+32x1o+32x2e'
-    features: int  # F, channels of the node embedding and of a¹
-    l_max: int  # of the harmonics
-    radial_basis: int  # Bessel functions
-    envelope_power: int
-    radial_hidden: tuple[int, ...]
-    radial_knots: (
-        int  # intervals of the splines that the radial network is read from; 0: no splines
-    )
-    readout_hidden: int
-    neighbour_norm: Literal["sqrt", "mean"]
-    activation: Literal["identity", "relu"]
-    gate: bool  # gated nonlinearity between layers
-    self_contraction: bool  # A ⊗ A after every layer
-    pair_radial: bool  # radial functions that depend on the pair of elements
     noise: NoiseSpec
     scale: float  # eV; the network works in units of it
     shift: tuple[float, ...]  # eV, added to the energy of each atom by element
@@ -51,6 +38,26 @@ class RaceSpec:
     def __post_init__(self) -> None:
         check_types(self.to_json())  # what could not be read again must not be trained
         _check(self)
+
+    @classmethod
+    def of(
+        cls, options: RaceOptions, train: Dataset, *, noise: NoiseSpec, target: Target
+    ) -> RaceSpec:
+        """The network that options ask for, with the statistics of a training set."""
+        auto = options.mean_neighbours == "auto"
+        statistics = Statistics(1.0, (0.0,) * len(train.elements))
+        if options.normalise:
+            statistics = _statistics(train, target)
+        return cls(
+            **{field.name: getattr(options, field.name) for field in fields(Architecture)},
+            elements=train.elements,
+            mean_neighbours=train.mean_neighbours() if auto else float(options.mean_neighbours),
+            noise=noise,
+            scale=statistics.scale,
+            shift=statistics.shift,
+            shortest=train.shortest_distances() if options.short_range and target.is_energy else (),
+            target=target,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""
@@ -78,6 +85,14 @@ class RaceSpec:
         network = importlib.import_module("bayrace.models.race.network")
         model: Model = network.Race(self)
         return model
+
+
+def _statistics(train: Dataset, target: Target) -> Statistics:
+    """Scale and shift of the network's numbers: of forces where there are some."""
+    if target.is_energy and any(frame.forces is not None for frame in train.frames):
+        return Statistics(train.force_rms(), train.atomic_shift())
+    found = target_statistics(train, target)
+    return found._replace(shift=train.atomic_shift()) if target.is_energy else found
 
 
 def _check(spec: RaceSpec) -> None:

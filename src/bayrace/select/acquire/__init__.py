@@ -1,26 +1,22 @@
-"""Acquisitions: ways to choose structures worth labelling, by their names."""
+"""Acquisitions: ways to choose structures worth labelling, by their names, one idea a file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
-from types import MappingProxyType
-
-from bayrace.select.acquire import bald, diverse, farthest, random, variance
+from bayrace.core.registry import Registry
 from bayrace.select.acquire.interface import Acquisition, AcquisitionError
 
 __all__ = ["ACQUISITIONS", "Acquisition", "AcquisitionError", "acquisition"]
 
-_FILES = (random, variance, bald, farthest, diverse)
-ACQUISITIONS: Mapping[str, Acquisition] = MappingProxyType(
-    {name: each for file in _FILES for name, each in file.ACQUISITIONS.items()}
+ACQUISITIONS: Registry[type[Acquisition]] = Registry(
+    "acquisition", package="bayrace.select.acquire", group="bayrace.acquisitions"
 )
 
 
-def acquisition(name: str) -> Acquisition:
-    """The acquisition of this name."""
-    if name not in ACQUISITIONS:
-        near = get_close_matches(name, ACQUISITIONS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(ACQUISITIONS)}"
-        raise AcquisitionError(f"{name!r} is no acquisition; {hint}")
-    return ACQUISITIONS[name]
+def acquisition(by: str | Acquisition) -> Acquisition:
+    """The acquisition of this name, with its default options; itself if it is one already."""
+    if not isinstance(by, str):
+        return by
+    try:
+        return ACQUISITIONS.find(by)()
+    except ValueError as error:
+        raise AcquisitionError(str(error)) from None

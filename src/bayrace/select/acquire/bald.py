@@ -1,7 +1,7 @@
 """BALD (Houlsby 2011): the information that a label would give about the weights.
 
 The mutual information of label and weights, for Gaussian members of the predictive and a Gaussian
-of the mixture's moments, SPEC section 5:
+of the mixture's moments, docs/theory.md, Acquisition:
 
     energies  ½ [log σ_tot² − mean_m log σ_m²]
     forces    ½ [log det Σ_tot − mean_m log det Σ_m] of each atom; their mean, largest or sum
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -53,11 +54,12 @@ def force_information(prediction: Prediction, *, over: Over = "mean") -> Tensor:
 
 
 @dataclass(frozen=True)
-class Bald:
-    """By one of the two, or by both in turn, which shares the budget half and half."""
+class BaldBoth:
+    """Information about the weights, half by energy, half by forces."""
 
-    needs: Needs
-    names: tuple[str, ...]
+    name: ClassVar[str] = "bald-ef"
+    needs: ClassVar[Needs] = Needs("full")
+    names: ClassVar[tuple[str, ...]] = (FORCES, ENERGY)
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
         """The information in energies, forces or both."""
@@ -74,11 +76,24 @@ class Bald:
         yield from descending(pool, *self.names)
 
 
-ACQUISITIONS = {
-    "bald-energy": Bald(Needs("energy"), (ENERGY,)),
-    "bald-force": Bald(Needs("full"), (FORCES,)),
-    "bald-ef": Bald(Needs("full"), (FORCES, ENERGY)),
-}
+@dataclass(frozen=True)
+class BaldEnergy(BaldBoth):
+    """The energy that would tell most about the weights."""
+
+    name: ClassVar[str] = "bald-energy"
+    needs: ClassVar[Needs] = Needs("energy")
+    names: ClassVar[tuple[str, ...]] = (ENERGY,)
+
+
+@dataclass(frozen=True)
+class BaldForces(BaldBoth):
+    """The forces that would tell most about the weights."""
+
+    name: ClassVar[str] = "bald-force"
+    names: ClassVar[tuple[str, ...]] = (FORCES,)
+
+
+METHODS = (BaldEnergy, BaldForces, BaldBoth)
 
 
 def _mean_log_noise(value: Uncertain, name: str) -> Tensor:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -33,9 +34,10 @@ _NOISE = 0.01  # of standardised features: structures that differ by less are th
 
 @dataclass(frozen=True)
 class Diverse:
-    """Greedy log-determinant; asks no posterior."""
+    """Most informative together, by last-layer features; needs no uncertainty."""
 
-    needs: Needs
+    name: ClassVar[str] = "diverse"
+    needs: ClassVar[Needs] = Needs("none", features=True)
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing but the features."""
@@ -53,9 +55,10 @@ class Diverse:
 
 @dataclass(frozen=True)
 class BaldDiverse:
-    """BALD × diversity."""
+    """As bald-ef, less what the chosen ones tell already."""
 
-    needs: Needs
+    name: ClassVar[str] = "bald-diverse"
+    needs: ClassVar[Needs] = Needs("full", features=True)
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
         """The information in energies and forces."""
@@ -74,10 +77,7 @@ class BaldDiverse:
             yield Pick(index, share, "bald × new")
 
 
-ACQUISITIONS = {
-    "diverse": Diverse(Needs("none", features=True)),
-    "bald-diverse": BaldDiverse(Needs("full", features=True)),
-}
+METHODS = (Diverse, BaldDiverse)
 
 
 def greedy(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -19,9 +20,13 @@ from bayrace.select.acquire.interface import AcquisitionError, Needs, Over, Pick
 
 @dataclass(frozen=True)
 class Farthest:
-    """Seeded with the training set, or with the mean of the pool where there is none."""
+    """Least like any known structure; needs no uncertainty.
 
-    needs: Needs
+    Seeded with the training set, or with the mean of the pool where there is none.
+    """
+
+    name: ClassVar[str] = "farthest"
+    needs: ClassVar[Needs] = Needs("none", descriptors=True)
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing but the descriptors."""
@@ -45,4 +50,4 @@ class Farthest:
             first = False
 
 
-ACQUISITIONS = {"farthest": Farthest(Needs("none", descriptors=True))}
+METHODS = (Farthest,)

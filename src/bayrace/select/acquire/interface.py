@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +59,14 @@ class Pick(NamedTuple):
 
 
 class Acquisition(Protocol):
-    """A way to choose; `bayrace.select.acquire.ACQUISITIONS` names them all."""
+    """A way to choose; `bayrace.select.acquire.ACQUISITIONS` names them all.
 
-    @property
-    def needs(self) -> Needs:
-        """What it must be told."""
-        ...
+    A frozen dataclass: its fields are its options, the section `select.NAME` of configurations,
+    and the first line of its documentation is shown where ways are listed.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[Needs]
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
         """Numbers (S,) by name of each structure of a batch, from predictions as needed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -14,9 +15,10 @@ from bayrace.select.acquire.interface import Needs, Over, Pick, Pool
 
 @dataclass(frozen=True)
 class Random:
-    """Every structure with equal probability, without repetition."""
+    """Every structure with equal probability."""
 
-    needs: Needs
+    name: ClassVar[str] = "random"
+    needs: ClassVar[Needs] = Needs("none")
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing."""
@@ -30,4 +32,4 @@ class Random:
                 yield Pick(int(place), float(lots[place]), "random")
 
 
-ACQUISITIONS = {"random": Random(Needs("none"))}
+METHODS = (Random,)

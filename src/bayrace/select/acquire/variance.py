@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -27,9 +28,10 @@ _ENERGY, _FORCES = "variance-energy", "variance-force"  # eV² per atom, (eV/Å)
 
 @dataclass(frozen=True)
 class Variance:
-    """Aleatoric and epistemic variance together."""
+    """Largest total variance, half by energy, half by forces."""
 
-    needs: Needs
+    name: ClassVar[str] = "variance"
+    needs: ClassVar[Needs] = Needs("full")
 
     def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
         """Both variances of each structure."""
@@ -48,4 +50,4 @@ class Variance:
         yield from descending(pool, *names)
 
 
-ACQUISITIONS = {"variance": Variance(Needs("full"))}
+METHODS = (Variance,)

@@ -66,7 +66,7 @@ def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
         return select(
             potential,
             pool,
-            by=config.by,
+            by=config.acquisition(config.by),
             budget=budget,
             seen=seen,
             seed=bench.seed(number),

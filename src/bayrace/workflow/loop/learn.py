@@ -31,7 +31,7 @@ def train_first(bench: Bench) -> dict[str, Any]:
     write_frames(folder / VALID, valid)
     write_frames(folder / TRAIN, train)
     if potential.calibration is None:
-        potential = calibrated(potential, valid, method=config.calibrate)
+        potential = calibrated(potential, valid, method=config.calibrate.method)
     potential.save(folder / MODEL)
     return {"train": len(train), "valid": len(valid)}
 
@@ -58,7 +58,7 @@ def tune(bench: Bench, number: int) -> dict[str, Any]:
         )
     if potential is None:
         raise KeyboardInterrupt
-    calibrated(potential, valid, method=config.calibrate).save(bench.model(number))
+    calibrated(potential, valid, method=config.calibrate.method).save(bench.model(number))
     shutil.rmtree(folder / "run", ignore_errors=True)  # weights and states of the optimiser
     return {"train": len(train), "valid": len(valid)}
 
@@ -91,7 +91,7 @@ def _trained(bench: Bench) -> Potential:
             resume = (folder / ENSEMBLE).is_file()
             several = train_members(
                 config,
-                members=config.posterior.ensemble.members,
+                members=config.posterior.method.members,
                 how=SideBySide(bench.config.workers, bench.config.pin, bench.watch.members, stop),
                 resume=resume,
                 overwrite=not resume,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bayrace.config.load import ConfigError
+from bayrace.config.load import ConfigError, plain_values_of
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.config.oracle import make_oracle
 from bayrace.report.document import short
@@ -228,10 +228,10 @@ def _require_cluster() -> None:
 
 def _settings(config: LoopConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """What a loop cannot change on its way; and of this, what is not a default."""
-    content: dict[str, Any] = config.model_dump(mode="json", exclude=_FREE)
+    content: dict[str, Any] = plain_values_of(config, exclude=_FREE)
     if config.potential is not None:
         content["potential"] = hashlib.sha256(Path(config.potential).read_bytes()).hexdigest()
-    return content, config.model_dump(mode="json", exclude=_FREE, exclude_defaults=True)
+    return content, plain_values_of(config, exclude=_FREE, defaults=False)
 
 
 def _tell(bench: Bench, rounds: Sequence[Round], ending: Ending | None) -> None:

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from bayrace.config.load import make_section, plain_values_of
 from bayrace.config.loop import ExploreConfig, dynamics_settings, stop_rule
 from bayrace.data.frame import DataError, Frame, LabelKeys
 from bayrace.data.read import read_frames
@@ -54,12 +55,12 @@ class Exploration:
 
     def to_json(self) -> dict[str, Any]:
         """For another process."""
-        return {**vars(self), "config": self.config.model_dump(mode="json")}
+        return {**vars(self), "config": plain_values_of(self.config)}
 
     @staticmethod
     def from_json(content: Mapping[str, Any]) -> Exploration:
         """The inverse of `to_json`."""
-        config = ExploreConfig.model_validate(content["config"])
+        config = make_section(ExploreConfig, content["config"], source="exploration")
         return Exploration(**{**content, "config": config, "starts": tuple(content["starts"])})
 
 

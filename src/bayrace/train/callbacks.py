@@ -1,0 +1,17 @@
+"""Who hears of a training or a fit while it goes on, and who may end it: one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bayrace.train.settings import Event
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Nobody hears and nobody ends it, unless given."""
+
+    observer: Callable[[Event], None] = lambda _: None  # steps and validations, where it trains
+    stop: Callable[[], bool] = lambda: False  # once it is true, what trains saves and ends
+    progress: Callable[[int], None] = lambda _: None  # structures done, where it only looks

@@ -1,0 +1,1 @@
+"""Methods of somebody else."""
