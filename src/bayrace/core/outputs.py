@@ -26,6 +26,14 @@ class Heads(NamedTuple):
     share: Tensor | None = None  # (N,), times which it is so where the pooling is not a plain sum
 
 
+class Derivatives(NamedTuple):
+    """What a network returns that differentiates its energy itself."""
+
+    heads: Heads
+    gradient: Tensor  # (N, 3) eV/Å, of the energy by positions
+    virial: Tensor  # (S, 3, 3) eV, of the energy by a symmetric strain
+
+
 class Outputs(NamedTuple):
     """What ONE weight sample says of a batch, before the λ correction."""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.noise import NoiseSpec
-from bayrace.core.outputs import Heads, LossParts, Outputs, Params, Spread
+from bayrace.core.outputs import Derivatives, Heads, LossParts, Outputs, Params, Spread
 
 
 @runtime_checkable
@@ -70,6 +70,18 @@ class LinearModel(Model, Protocol):
 
 
 @runtime_checkable
+class Differentiated(Protocol):
+    """A model with a quick way to the derivatives of its energy."""
+
+    def derivatives(self, params: Params, batch: GraphBatch) -> Derivatives | None:
+        """Energy, heads and derivatives by positions and strain, differentiable in `params`.
+
+        None where the quick way cannot be gone: then `energy` is differentiated.
+        """
+        ...
+
+
+@runtime_checkable
 class RescaledStart(Protocol):
     """A model whose initial parameters are better for having seen some structures."""
 
@@ -93,6 +105,16 @@ class SideBySide(Protocol):
 
     def side_by_side(self, members: Params) -> bool:
         """Whether it takes these, stacked (M, ...), with `bayrace.data.batch.repeated`."""
+        ...
+
+
+@runtime_checkable
+class MessagePassing(Protocol):
+    """A model whose atoms see others along edges, and no further."""
+
+    @property
+    def hops(self) -> int:
+        """Edges from an atom to the farthest one that its energy depends on."""
         ...
 
 

@@ -60,13 +60,17 @@ def collate(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
 ) -> GraphBatch:
-    """Join graphs into one batch with atoms sorted by species and edges by receiver."""
+    """Join graphs into one batch with atoms sorted by species and edges by receiver.
+
+    Atoms of one species keep their order, but in large structures they follow a curve through
+    space, so that neighbours are near each other in memory too.
+    """
     if not graphs:
         raise DataError("a batch of 0 structures; give at least one")
     atom_counts = torch.tensor([graph.species.shape[0] for graph in graphs])
     edge_counts = torch.tensor([graph.reverse.shape[0] for graph in graphs])
     species = torch.cat([graph.species for graph in graphs])
-    order = torch.argsort(species, stable=True)
+    order = _order(graphs, species)
     rank = _inverse(order)  # place in the batch of each atom in file order
     edges, edge_order, first_edge = _sorted_edges(graphs, atom_counts, edge_counts, order, rank)
     reverse = _reverse(graphs, edge_counts, edge_order)
@@ -156,6 +160,34 @@ def separate(batch: GraphBatch) -> Iterator[tuple[GraphBatch, Tensor]]:
             ),
             atoms,
         )
+
+
+_LARGE = 2000  # atoms: more than that do not fit into caches in any order
+_BOX = 4.0  # Å, atoms in such a box keep their order
+
+
+def _order(graphs: Sequence[Graph], species: Tensor) -> Tensor:
+    """Atoms by species, and within one as they are or, in large structures, along a curve."""
+    if all(graph.species.shape[0] <= _LARGE for graph in graphs):
+        return torch.argsort(species, stable=True)
+    places = [
+        _curve(graph.positions) + (index << 30)
+        if graph.species.shape[0] > _LARGE
+        else torch.full_like(graph.species, index << 30)
+        for index, graph in enumerate(graphs)
+    ]
+    along = torch.argsort(torch.cat(places), stable=True)
+    return along[torch.argsort(species[along], stable=True)]
+
+
+def _curve(positions: Tensor) -> Tensor:
+    """Place of each atom on Morton's curve (1966): the bits of its three box numbers in turns."""
+    box = ((positions - positions.amin(0)) / _BOX).long().clamp(max=1023)
+    place = torch.zeros(len(positions), dtype=torch.int64)
+    for bit in range(10):
+        for axis in range(3):
+            place |= ((box[:, axis] >> bit) & 1) << (3 * bit + axis)
+    return place
 
 
 def _sorted_edges(

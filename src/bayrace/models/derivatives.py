@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Heads, Outputs, Params
-from bayrace.core.protocols import Model
+from bayrace.core.protocols import Differentiated, Model
 from bayrace.core.target import target_of
 from bayrace.nn.tables import inside_transforms
 
@@ -39,6 +39,11 @@ def evaluate(
         heads = model.energy(params, batch)
         return _outputs(heads, torch.full_like(batch.positions, torch.nan), None)
     outer = inside_transforms() or batch.positions.requires_grad or batch.cell.requires_grad
+    if not outer and isinstance(model, Differentiated):
+        found = model.derivatives(params, batch)
+        if found is not None:
+            virial = voigt_stress(found.virial, batch) if stress else None
+            return _outputs(found.heads, -found.gradient, virial)
     differentiate = _by_transform if outer else _by_tape
     heads, gradient, virial = differentiate(model, params, batch, stress=stress)
     if virial is None:

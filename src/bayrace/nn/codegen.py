@@ -30,7 +30,7 @@ T_BUFFER = 4096
 
 def generate(plan: Plan) -> str:
     """C source of the four passes; REAL and LANES are set when compiling."""
-    blocks, count = _blocks(plan)
+    blocks, count = blocks_of(plan)
     sizes = {
         "PATHS": len(plan.paths),
         "INPUTS": plan.input_dim,
@@ -40,11 +40,11 @@ def generate(plan: Plan) -> str:
         "CHUNK": max(4, min(32, T_BUFFER // count)),
     }
     bodies = {
-        "signs": _signs(plan),
-        "couple": _couple(blocks),
-        "forward": "\n".join(map(_forward_path, blocks)),
-        "backward": "\n".join(map(_backward_path, blocks)),
-        "double_receiver": "\n".join(map(_double_receiver_path, blocks)),
+        "signs": signs(plan),
+        "couple": couple(blocks),
+        "forward": "\n".join(map(forward_path, blocks)),
+        "backward": "\n".join(map(backward_path, blocks)),
+        "double_receiver": "\n".join(map(tangent_path, blocks)),
         "double_pairs": "\n".join(map(_double_pairs_path, blocks)),
     }
     source = resources.files("bayrace.nn").joinpath("convolution.c").read_text("utf-8")
@@ -55,11 +55,11 @@ def generate(plan: Plan) -> str:
 
 def coupling_count(plan: Plan) -> int:
     """Non-zero T[m1, m3] over all paths: the multiply-adds per edge and channel."""
-    return _blocks(plan)[1]
+    return blocks_of(plan)[1]
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """One path: where it reads and writes, and its non-zero couplings."""
 
     index: int  # row of R
@@ -78,7 +78,8 @@ class _Block:
         return [(m3, i) for (source, m3), i in self.couplings.items() if source == m1]
 
 
-def _blocks(plan: Plan) -> tuple[list[_Block], int]:
+def blocks_of(plan: Plan) -> tuple[list[Block], int]:
+    """All paths of a plan, and how many couplings they have together."""
     blocks, count = [], 0
     for index, (source, degree, target) in enumerate(plan.paths):
         table = clebsch_gordan(source.l, degree, target.l)
@@ -90,18 +91,19 @@ def _blocks(plan: Plan) -> tuple[list[_Block], int]:
         count += len(order)
         start = plan.input_offset[source]
         rows = plan.path_rows[index]
-        blocks.append(_Block(index, start, source.dim, rows, couplings, terms))
+        blocks.append(Block(index, start, source.dim, rows, couplings, terms))
     return blocks, count
 
 
-def _signs(plan: Plan) -> str:
+def signs(plan: Plan) -> str:
     """Of the harmonics of a pair's first edge, and of its reverse."""
     degrees = [degree for degree in range(plan.l_max + 1) for _ in range(2 * degree + 1)]
     rows = (["1" for _ in degrees], [str((-1) ** degree) for degree in degrees])
     return ",\n".join("{" + ", ".join(row) + "}" for row in rows)
 
 
-def _couple(blocks: list[_Block]) -> str:
+def couple(blocks: list[Block]) -> str:
+    """T of every path, t[i], from the harmonics y."""
     return "\n".join(
         f"t[{i}] = " + " + ".join(f"(real){cg!r} * y[{m2}]" for m2, cg in block.terms[pair]) + ";"
         for block in blocks
@@ -109,33 +111,36 @@ def _couple(blocks: list[_Block]) -> str:
     )
 
 
-def _dot(factor: str, values: str, terms: list[tuple[int, int]]) -> str:
+def dot(factor: str, values: str, terms: list[tuple[int, int]]) -> str:
+    """Σ factor[i] · values, written out."""
     return " + ".join(f"{factor}[{i}] * {values}{m}" for m, i in terms)
 
 
-def _each(count: int, template: str) -> str:
+def each(count: int, template: str) -> str:
+    """A template with # replaced by 0, 1, ..."""
     return " ".join(template.replace("#", str(m)) for m in range(count))
 
 
-def _accumulators(block: _Block) -> tuple[str, str]:
-    opening = _each(len(block.rows), "vec a# = {0};")
+def _accumulators(block: Block) -> tuple[str, str]:
+    opening = each(len(block.rows), "vec a# = {0};")
     closing = " ".join(
         f"put(o + {row} * channels + c, a{m3}, begin > start);" for m3, row in enumerate(block.rows)
     )
     return opening, closing
 
 
-def _load(name: str, base: str, first: int, count: int) -> str:
+def load_rows(name: str, base: str, first: int, count: int) -> str:
     """Vectors name0, name1, ... from consecutive rows."""
     return " ".join(
         f"vec {name}{m} = AT({base} + {first + m} * channels + c);" for m in range(count)
     )
 
 
-def _forward_path(block: _Block) -> str:
+def forward_path(block: Block) -> str:
+    """Messages of one path, summed over the edges of a chunk."""
     opening, closing = _accumulators(block)
     sums = " ".join(
-        f"a{m3} += {_dot('t', 'q', block.into(m3))};"
+        f"a{m3} += {dot('t', 'q', block.into(m3))};"
         for m3 in range(len(block.rows))
         if block.into(m3)
     )
@@ -143,43 +148,50 @@ def _forward_path(block: _Block) -> str:
   for (long k = 0; k < size; k++) {{
     const real *t = table + k * COUPLINGS;
     vec w = AT(rs[k] + {block.index} * channels + c);
-    {_load("x", "xs[k]", block.source, block.source_dim)}
-    {_each(block.source_dim, "vec q# = w * x#;")}
+    {load_rows("x", "xs[k]", block.source, block.source_dim)}
+    {each(block.source_dim, "vec q# = w * x#;")}
     {sums}
   }}
   {closing} }}"""
 
 
-def _double_receiver_path(block: _Block) -> str:
+def tangent_path(block: Block, *, fixed: bool = False) -> str:
+    """The change of `forward` with x, Y and R; with `fixed` features x does not change."""
     opening, closing = _accumulators(block)
     sums = " ".join(
-        f"a{m3} += {_dot('t', 'q', block.into(m3))}; b{m3} += {_dot('u', 'p', block.into(m3))};"
+        f"a{m3} += {dot('t', 'q', block.into(m3))}; b{m3} += {dot('u', 'p', block.into(m3))};"
         for m3 in range(len(block.rows))
         if block.into(m3)
     )
-    return f"""{{ {opening} {_each(len(block.rows), "vec b# = {0};")}
+    moved = each(block.source_dim, "vec q# = v * x#;")
+    if not fixed:
+        moved = load_rows("d", "vxs[k]", block.source, block.source_dim)
+        moved += each(block.source_dim, "vec q# = w * d# + v * x#;")
+    return f"""{{ {opening} {each(len(block.rows), "vec b# = {0};")}
   for (long k = 0; k < size; k++) {{
     const real *t = table + k * COUPLINGS, *u = tangent + k * COUPLINGS;
     vec w = AT(rs[k] + {block.index} * channels + c);
     vec v = AT(vrs[k] + {block.index} * channels + c);
-    {_load("x", "xs[k]", block.source, block.source_dim)}
-    {_load("d", "vxs[k]", block.source, block.source_dim)}
-    {_each(block.source_dim, "vec p# = w * x#; vec q# = w * d# + v * x#;")}
+    {load_rows("x", "xs[k]", block.source, block.source_dim)}
+    {moved}
+    {each(block.source_dim, "vec p# = w * x#;")}
     {sums}
   }}
-  {_each(len(block.rows), "a# += b#;")}
+  {each(len(block.rows), "a# += b#;")}
   {closing} }}"""
 
 
-def _gather_rows(block: _Block) -> str:
+def gather_rows(block: Block) -> str:
+    """Vectors g0, g1, ... of the rows that a path writes to."""
     return " ".join(f"vec g{m3} = AT(g + {row} * channels);" for m3, row in enumerate(block.rows))
 
 
-def _reached(block: _Block) -> list[int]:
+def reached_rows(block: Block) -> list[int]:
+    """The m3 that have a coupling."""
     return [m3 for m3 in range(len(block.rows)) if block.into(m3)]
 
 
-def _harmonics(block: _Block, values: str) -> str:
+def _harmonics(block: Block, values: str) -> str:
     """Add Σ CG g x, with x the named values, to the vectors z of the harmonics' gradient."""
     components = sorted({m2 for terms in block.terms.values() for m2, _ in terms})
     lines = [f"vec z{m2} = z[{m2}];" for m2 in components]
@@ -191,22 +203,23 @@ def _harmonics(block: _Block, values: str) -> str:
     return " ".join(lines)
 
 
-def _backward_path(block: _Block) -> str:
-    reached = _reached(block)
-    radial = " ".join(f"gw += g{m3} * ({_dot('t', 'x', block.into(m3))});" for m3 in reached)
+def backward_path(block: Block) -> str:
+    """Gradients of one path at a pair: of x, Y and R."""
+    reached = reached_rows(block)
+    radial = " ".join(f"gw += g{m3} * ({dot('t', 'x', block.into(m3))});" for m3 in reached)
     scaled = " ".join(f"g{m3} *= w;" for m3 in reached)
     features = " ".join(
-        f"AT(gx + {block.source + m1} * channels) += {_dot('t', 'g', block.out_of(m1))};"
+        f"AT(gx + {block.source + m1} * channels) += {dot('t', 'g', block.out_of(m1))};"
         for m1 in range(block.source_dim)
         if block.out_of(m1)
     )
     harmonics = _harmonics(block, "x")
-    loads = _load("x", "x_of[side]", block.source, block.source_dim)
+    loads = load_rows("x", "x_of[side]", block.source, block.source_dim)
     return f"""{{ vec w = AT(r_of + {block.index} * channels + c), gw = {{0}};
   for (int side = 0; side < 2; side++) {{
     const real *t = table[side], *g = g_of[side] + c; real *gx = gx_of[side] + c;
     vec *z = sums[side];
-    {loads} {_gather_rows(block)}
+    {loads} {gather_rows(block)}
     if (want_r) {{ {radial} }}
     {scaled}
     if (want_x) {{ {features} }}
@@ -215,29 +228,29 @@ def _backward_path(block: _Block) -> str:
   if (want_r) AT(gr_of + {block.index} * channels + c) = gw; }}"""
 
 
-def _double_pairs_path(block: _Block) -> str:
-    reached = _reached(block)
+def _double_pairs_path(block: Block) -> str:
+    reached = reached_rows(block)
     radial = " ".join(
-        f"gw += g{m3} * ({_dot('t', 'd', block.into(m3))} + {_dot('u', 'x', block.into(m3))});"
+        f"gw += g{m3} * ({dot('t', 'd', block.into(m3))} + {dot('u', 'x', block.into(m3))});"
         for m3 in reached
     )
     scaled = " ".join(f"vec h{m3} = g{m3} * w, l{m3} = g{m3} * v;" for m3 in reached)
     features = " ".join(
         f"AT(gx + {block.source + m1} * channels) += "
-        f"{_dot('u', 'h', block.out_of(m1))} + {_dot('t', 'l', block.out_of(m1))};"
+        f"{dot('u', 'h', block.out_of(m1))} + {dot('t', 'l', block.out_of(m1))};"
         for m1 in range(block.source_dim)
         if block.out_of(m1)
     )
-    mixed = _each(block.source_dim, "vec q# = w * d# + v * x#;")
+    mixed = each(block.source_dim, "vec q# = w * d# + v * x#;")
     harmonics = _harmonics(block, "q")
     return f"""{{ vec w = AT(r_of + {block.index} * channels + c), gw = {{0}};
   vec v = AT(vr_of + {block.index} * channels + c);
   for (int side = 0; side < 2; side++) {{
     const real *t = table[side], *u = tangent[side], *g = g_of[side] + c;
     real *gx = gx_of[side] + c; vec *z = sums[side];
-    {_load("x", "x_of[side]", block.source, block.source_dim)}
-    {_load("d", "vx_of[side]", block.source, block.source_dim)}
-    {_gather_rows(block)}
+    {load_rows("x", "x_of[side]", block.source, block.source_dim)}
+    {load_rows("d", "vx_of[side]", block.source, block.source_dim)}
+    {gather_rows(block)}
     if (want_r) {{ {radial} }}
     if (want_x) {{ {scaled} {features} }}
     if (want_y) {{ {mixed} {harmonics} }}

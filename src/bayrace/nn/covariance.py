@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bayrace.core.noise import CovarianceForm
+from bayrace.nn import exponentials
 from bayrace.nn.tables import constant
 
 LOG_VARIANCE_RANGE = (-30.0, 20.0)
@@ -23,6 +24,8 @@ ANISOTROPY_LIMIT = 4.0
 """Frobenius norm that log-anisotropies approach but do not pass: σ ratios up to about 17."""
 CHOLESKY_JITTER = 1e-6
 """ε in Σ = LLᵀ + εI, eV²/Å² for forces."""
+
+_LIMITS = (*LOG_VARIANCE_RANGE, ANISOTROPY_LIMIT)
 
 FORCES_NUMBERS = 6
 STRESS_NUMBERS: dict[CovarianceForm, int] = {"equivariant": 12, "cholesky": 21}
@@ -37,22 +40,36 @@ def covariance(numbers: Tensor, form: CovarianceForm) -> Tensor:
     """Covariance (..., d, d), d = 3 for 6 numbers and 6 for stress heads."""
     if form == "cholesky":
         return _from_factor(numbers)
+    learning = torch.is_grad_enabled() and numbers.requires_grad
+    if numbers.shape[-1] == FORCES_NUMBERS and not learning and exponentials.available(numbers):
+        return exponentials.exponential(numbers, _LIMITS)
     return _exponential(_log_matrix(numbers))
 
 
 def mahalanobis(numbers: Tensor, residual: Tensor, form: CovarianceForm) -> Tensor:
     """Quadratic form residualᵀ Σ⁻¹ residual, (...,)."""
-    column = residual.unsqueeze(-1)
     if form == "cholesky":
+        column = residual.unsqueeze(-1)
         factor = torch.linalg.cholesky(_from_factor(numbers))
         white: Tensor = torch.linalg.solve_triangular(factor, column, upper=False)
         return white.square().sum((-2, -1))
+    alike = numbers.shape[-1] == FORCES_NUMBERS and residual.dtype == numbers.dtype
+    if alike and residual.shape[:-1] == numbers.shape[:-1] and exponentials.available(numbers):
+        return exponentials.quadratic(numbers, residual, _LIMITS, _quadratic)
+    return _quadratic(numbers, residual)
+
+
+def _quadratic(numbers: Tensor, residual: Tensor) -> Tensor:
+    """The equivariant form's by definition."""
+    column = residual.unsqueeze(-1)
     inverse = _exponential(-_log_matrix(numbers))
     return (column * (inverse @ column)).sum((-2, -1))
 
 
 def log_determinant(numbers: Tensor, form: CovarianceForm) -> Tensor:
     """Log det Σ, (...,)."""
+    if form == "equivariant" and numbers.shape[-1] == FORCES_NUMBERS:
+        return 3 * clamp_log_variance(numbers[..., 0])  # Q has no trace
     if form == "cholesky":
         factor: Tensor = torch.linalg.cholesky(_from_factor(numbers))
         return 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -46,7 +46,7 @@ def resolve(
 
     Callers mark themselves with `constant_when_compiled`.
     """
-    chosen = _from_environment() if kernel == "auto" else kernel
+    chosen = chosen_kernel(kernel)
     if chosen == "plain":
         return "plain"
     problem = _problem(load, key, channels, dtype, device)  # type: ignore[arg-type]
@@ -72,6 +72,11 @@ def ready(load: Load, key: str, dtype: torch.dtype, channels: int) -> tuple[dict
     """The passes of an operation and how many channels they take at a time, loaded once."""
     lanes = lanes_for(channels, dtype)
     return load(key, dtype, lanes), lanes
+
+
+def chosen_kernel(kernel: Kernel) -> Kernel:
+    """The kernel itself, or what the environment says for `auto`."""
+    return _from_environment() if kernel == "auto" else kernel
 
 
 def _from_environment() -> Kernel:

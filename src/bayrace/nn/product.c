@@ -9,6 +9,7 @@ typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
 typedef real loose
     __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
 #define AT(pointer) (*(loose *)(pointer))
+#define PUT(pointer, value) AT(pointer) = (value)
 #define EACH_ATOM(body)                                                     \
   _Pragma("omp parallel for num_threads(threads) schedule(static)")         \
   for (long n = 0; n < atoms; n++)                                          \

@@ -76,6 +76,12 @@ def load(key: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
 
 def generate(product: SelfProduct) -> str:
     """C source of the three passes; REAL and LANES are set when compiling."""
+    source = resources.files("bayrace.nn").joinpath("product.c").read_text("utf-8")
+    return written_out(product, source)
+
+
+def written_out(product: SelfProduct, source: str) -> str:
+    """A C source with the sums of the product in the lines marked with @."""
     bodies = {
         "square": _sums(product, lambda a, b: f"x{a} * x{b}", double=False),
         "mixed": _sums(
@@ -85,7 +91,6 @@ def generate(product: SelfProduct) -> str:
         ),
         "transposed": _transposed_sums(product),
     }
-    source = resources.files("bayrace.nn").joinpath("product.c").read_text("utf-8")
     for name, body in bodies.items():
         source = source.replace(f"//@ {name}\n", body + "\n")
     return f"#define INPUTS {product.input_dim}\n#define ROWS {product.rows}\n" + source
@@ -102,7 +107,7 @@ def _sums(product: SelfProduct, pair: Any, *, double: bool) -> str:
     for row, terms in enumerate(product.terms):
         factors = ((a, b, c * (2 if double and a == b else 1)) for a, b, c in terms)
         total = " + ".join(f"(real){c!r} * {pair(a, b)}" for a, b, c in factors)
-        rows.append(f"AT(out + {row} * channels) = {total};")
+        rows.append(f"PUT(out + {row} * channels, {total});")
     return "\n".join([*loads, *rows])
 
 
@@ -118,7 +123,7 @@ def _transposed_sums(product: SelfProduct) -> str:
             else:
                 lines.append(f"{{ vec h = (real){c!r} * g0; o{a} += h * x{b}; o{b} += h * x{a}; }}")
         lines.append("}")
-    lines += [f"AT(out + {a} * channels) = o{a};" for a in range(product.input_dim)]
+    lines += [f"PUT(out + {a} * channels, o{a});" for a in range(product.input_dim)]
     return "\n".join(lines)
 
 

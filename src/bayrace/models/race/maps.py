@@ -6,11 +6,13 @@ Features are flat rows (N, width): irrep after irrep, component after component,
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from bayrace.core.outputs import Params
 from bayrace.models.race.layout import LayerLayout
 from bayrace.models.race.spec import RaceSpec
 from bayrace.nn.irreps import Channels, Irrep
@@ -94,3 +96,17 @@ def select(features: Tensor, channels: Channels, wanted: Channels) -> Tensor:
         return features
     views = split(features, channels)
     return join({irrep: views[irrep] for irrep in wanted})
+
+
+def flat(own: Mapping[str, Tensor], name: str, irreps: Iterable[Irrep]) -> Tensor:
+    """The matrices of a map one after another, (1, Σ K · C), or (M, Σ K · C) of members."""
+    flat = torch.cat([own[f"{name}.{irrep}"].flatten(-2) for irrep in irreps], dim=-1)
+    return flat.reshape(-1, flat.shape[-1])
+
+
+def scoped(params: Params, name: str) -> dict[str, Tensor]:
+    """Parameters of one layer under their own names."""
+    prefix = f"{name}."
+    return {
+        key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)
+    }

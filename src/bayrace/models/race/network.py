@@ -8,7 +8,7 @@ M_vw(Z) = Σ_u W_uvw a¹_u(Z) / √(U V), built once per step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Heads, Params
+from bayrace.core.outputs import Derivatives, Heads, Params
 from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.compiled import CompiledRace
 from bayrace.models.race.geometry import Geometry, geometry_of
 from bayrace.models.race.layout import LayerLayout, parameter_shapes, race_layout
-from bayrace.models.race.maps import join, layer_maps, select, split
+from bayrace.models.race.maps import flat, join, layer_maps, scoped, select, split
 from bayrace.models.race.radial import TABLE, Radial
-from bayrace.models.race.readout import Readout, heads_of, readout
+from bayrace.models.race.readout import Readout, heads_from, heads_of, readout
 from bayrace.models.race.short_range import short_range
 from bayrace.models.race.spec import RaceSpec
 from bayrace.models.race.start import GATES, SCALARS, drawn, rescaled
@@ -58,6 +59,7 @@ class Race:
         self.maps = {layer.name: layer_maps(spec, layer) for layer in self.layout}
         self.radial = Radial(spec, kernel)
         self.shapes = parameter_shapes(spec, self.layout)
+        self.compiled = CompiledRace(spec, kernel, self._readouts)
 
     @property
     def cutoff(self) -> float:
@@ -70,12 +72,19 @@ class Race:
         return self.spec.elements
 
     @property
+    def hops(self) -> int:
+        """One for each layer."""
+        return len(self.layout)
+
+    @property
     def noise_spec(self) -> NoiseSpec:
         """Which noise heads the network has."""
         return self.spec.noise
 
     def prepare(self, dtype: torch.dtype) -> None:
         """Build all kernels of the network at once, so that no step waits for a compiler."""
+        if self.compiled.program(dtype, folded=False, learning=True) is not None:
+            return  # the operators are built when somebody wants them
         kernel = self.kernel
         jobs: list[Callable[[], Kernel]] = []
         for layer in self.layout:
@@ -106,14 +115,31 @@ class Race:
         Folded weights of M members, (M, ...) each, go with a batch that is `repeated` M times; see
         `side_by_side`.
         """
+        readouts, repulsion = self._readouts(params, batch)
+        return heads_of(self.spec, readouts, batch, known=repulsion)
+
+    def _readouts(self, params: Params, batch: GraphBatch) -> tuple[list[Readout], Tensor | None]:
+        """What every layer says, and the repulsion of pairs that are too close, eV, (N,)."""
         known, repulsion = self._known(params, batch)
         features: Tensor | None = None
         readouts: list[Readout] = []
         for layer in self.layout:
-            own = _scoped(params, layer.name)
+            own = scoped(params, layer.name)
             features = self._layer(layer, own, features, known)
             readouts.append(readout(self.spec.noise, layer, own, features))
-        return heads_of(self.spec, readouts, batch, known=repulsion)
+        return readouts, repulsion
+
+    def derivatives(self, params: Params, batch: GraphBatch) -> Derivatives | None:
+        """Energies, heads and their first derivatives in one go; None where they must be taken.
+
+        Differentiable in the parameters, not in positions.
+        """
+        results = self.compiled(params, batch)
+        if results is None:
+            return None
+        known = results.repulsion if self.spec.shortest else None
+        heads = heads_from(self.spec, results.numbers, results.hidden, batch, known=known)
+        return Derivatives(heads, results.gradient, results.virial)
 
     def _known(self, params: Params, batch: GraphBatch) -> tuple[Known, Tensor | None]:
         """What all layers read, and the repulsion of pairs that are too close, eV, (N,)."""
@@ -183,7 +209,7 @@ class Race:
         one_body = linear(params["embedding"], params["one_body"])
         folded = {name: value for name, value in params.items() if not _is_folded(name)}
         for layer in self.layout:
-            own = _scoped(params, layer.name)
+            own = scoped(params, layer.name)
             folded[f"{layer.name}.update"] = self._folded_update(layer, own, one_body)
             if self.spec.radial_knots:
                 folded[f"{layer.name}.{TABLE}"] = self.radial.table(own)
@@ -217,7 +243,7 @@ class Race:
         if features is None:
             lifted = linear(embedding, own["up.0e"]).flatten(0, -2)[batch.species]
         else:
-            lifted = self._mix_alike(maps.up, features, _flat(own, "up", layer.inputs))
+            lifted = self._mix_alike(maps.up, features, flat(own, "up", layer.inputs))
         messages = self._messages(layer, own, lifted, geometry, batch)
         updated = self._update(layer, own, messages, one_body, batch)
         if features is None:
@@ -248,7 +274,7 @@ class Race:
         if "update" in own:
             update = own["update"].flatten(0, -2)
             return mix(maps.folded, messages, update, counts, kernel=self.kernel)
-        down = self._mix_alike(maps.down, messages, _flat(own, "down", layer.convolved))
+        down = self._mix_alike(maps.down, messages, flat(own, "down", layer.convolved))
         products = [one_body @ own[f"product.{irrep}"].flatten(1) for irrep in layer.convolved]
         return mix(maps.species, down, torch.cat(products, dim=-1), counts, kernel=self.kernel)
 
@@ -304,7 +330,7 @@ class Race:
             present = [irrep for irrep in product.outputs if product.couplings(irrep)]
             contract = self.maps[layer.name].contract
             assert contract is not None
-            kept = kept + self._mix_alike(contract, coupled, _flat(own, "contract", present))
+            kept = kept + self._mix_alike(contract, coupled, flat(own, "contract", present))
         if not self.spec.gate or layer.last:
             return kept
         views = split(kept, layer.outputs)
@@ -317,20 +343,6 @@ class Race:
         return join(gated)
 
 
-def _flat(own: Mapping[str, Tensor], name: str, irreps: Iterable[Irrep]) -> Tensor:
-    """The matrices of a map one after another, (1, Σ K · C), or (M, Σ K · C) of members."""
-    flat = torch.cat([own[f"{name}.{irrep}"].flatten(-2) for irrep in irreps], dim=-1)
-    return flat.reshape(-1, flat.shape[-1])
-
-
 def _is_folded(name: str) -> bool:
     """Whether `Race.fold` replaces this parameter."""
     return any(part in name for part in (".down.", ".product."))
-
-
-def _scoped(params: Params, name: str) -> dict[str, Tensor]:
-    """Parameters of one layer under their own names."""
-    prefix = f"{name}."
-    return {
-        key.removeprefix(prefix): value for key, value in params.items() if key.startswith(prefix)
-    }

@@ -53,14 +53,14 @@ class Radial:
         weights, spec = self._weights(own), self.spec
         knots = spec.radial_knots
         key = ("knots", knots, spec.cutoff, spec.radial_basis, spec.envelope_power)
-        basis = constant(key, weights[0], self._basis_at_knots)
+        basis = constant(key, weights[0], self.basis_at_knots)
         gain = own["pair_gain"].unsqueeze(1) if spec.pair_radial else None
         hidden = self._hidden(weights, basis, gain)  # (knots + 1, H), or one for each kind
         # the last layer is linear, so it may come after the coefficients
-        solved = coefficients(knots, hidden, first=self._first_interval()) @ hidden
+        solved = coefficients(knots, hidden, first=self.first_interval()) @ hidden
         return linear(solved, weights[-1]).flatten(0, -2)
 
-    def _first_interval(self) -> int:
+    def first_interval(self) -> int:
         """The interval of the splines that is continued below: at least half of it has data."""
         spec = self.spec
         known = [distance for row in spec.shortest for distance in row if distance > 0]
@@ -86,7 +86,8 @@ class Radial:
             power=self.spec.envelope_power,
         )
 
-    def _basis_at_knots(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def basis_at_knots(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """What the radial network reads at the knots, (knots + 1, basis)."""
         knots = torch.linspace(0, self.spec.cutoff, self.spec.radial_knots + 1, dtype=torch.float64)
         knots[0] = knots[1] * 1e-6  # the limit of sin(nπx)/x
         return self._basis(knots).to(dtype=dtype, device=device)

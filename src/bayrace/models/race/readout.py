@@ -61,27 +61,41 @@ def heads_of(
 
     `known` are energies of atoms (N,), eV, that need not be learnt.
     """
-    noise = spec.noise
     numbers = torch.stack([readout.numbers for readout in readouts])  # (T, N, H)
     hidden = _last_hidden(spec, [readout.hidden for readout in readouts])
-    atomic = numbers[:, :, 0]
+    total = numbers.sum(0)
     if spec.activation == "relu":
-        atomic = torch.relu(atomic)
+        total = torch.cat([torch.relu(numbers[:, :, :1]).sum(0), total[:, 1:]], dim=-1)
+    vectors = _vectors(spec, readouts)
+    return heads_from(spec, total, hidden, batch, known=known, vectors=vectors)
+
+
+def heads_from(
+    spec: RaceSpec,
+    total: Tensor,
+    hidden: Tensor | None,
+    batch: GraphBatch,
+    *,
+    known: Tensor | None,
+    vectors: Tensor | None = None,
+) -> Heads:
+    """The same from the numbers of all layers added up, (N, H)."""
+    noise = spec.noise
     # float64 for sums, whatever the network's dtype
     shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
     shift = shift.repeat(len(batch.species_counts) // len(spec.shift))  # once per member
-    per_atom = atomic.sum(0).double() * spec.scale + shift[batch.species]
+    per_atom = total[:, 0].double() * spec.scale + shift[batch.species]
     if known is not None:
         per_atom = per_atom + known
-    per_atom, share = pool(spec, per_atom, _vectors(spec, readouts), batch)
+    per_atom, share = pool(spec, per_atom, vectors, batch)
     energy = per_atom.new_zeros(batch.structures).index_add(0, batch.owner, per_atom)
     if noise.kind == "none":
         return Heads(energy, per_atom, None, None, None, hidden, share)
     if noise.kind == "shallow":
-        members = numbers[:, :, 1:].sum(0) * spec.scale  # energies beyond that of column 0
+        members = total[:, 1:] * spec.scale  # energies beyond that of column 0
         members = members if share is None else members * share.to(members).unsqueeze(-1)
         return Heads(energy, per_atom, members, None, None, hidden, share)
-    heads = numbers.mean(0)
+    heads = total * (1 / spec.layers)
     level = math.log(spec.scale)
     energy_head = heads[:, 1] + 2 * level
     if noise.kind == "energy":
@@ -91,8 +105,8 @@ def heads_of(
     stress_head = None
     if noise.stress:
         zero = heads.new_zeros(batch.structures, STRESS_NUMBERS[noise.covariance])
-        total = zero.index_add(0, batch.owner, heads[:, order.stress])
-        mean = total / batch.atom_counts().unsqueeze(-1)
+        summed = zero.index_add(0, batch.owner, heads[:, order.stress])
+        mean = summed / batch.atom_counts().unsqueeze(-1)
         stress_head = shift_log_scale(mean, level, noise.covariance)
     return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden, share)
 
@@ -107,5 +121,9 @@ def _last_hidden(spec: RaceSpec, hidden: list[Tensor]) -> Tensor | None:
     """All that the energy is linear in, (N, Σ K), scaled so that the weights are the bare ones."""
     if spec.activation != "identity":
         return None
-    factor = spec.scale / math.sqrt(spec.readout_hidden)
-    return torch.cat(hidden, dim=-1) * factor
+    return torch.cat(hidden, dim=-1) * hidden_factor(spec)
+
+
+def hidden_factor(spec: RaceSpec) -> float:
+    """eV, by which hidden numbers are scaled."""
+    return spec.scale / math.sqrt(spec.readout_hidden)

@@ -48,7 +48,7 @@ def short_range(spec: RaceSpec, distance: Tensor, batch: GraphBatch) -> ShortRan
     kinds = len(spec.elements)  # members side by side have species of their own
     first, second = batch.species[receiver] % kinds, batch.species[sender] % kinds
     key = ("short range", spec.elements, spec.shortest)
-    table = constant(key, distance, partial(_table, spec.elements, spec.shortest))
+    table = constant(key, distance, partial(close_pairs, spec.elements, spec.shortest))
     start = table[0, first, second]
     depth = torch.relu(start - distance)
     if _may_look(depth) and not bool(depth.any()):
@@ -76,7 +76,7 @@ def _repulsion(distance: Tensor, depth: Tensor, table: Tensor) -> Tensor:
     return torch.where(depth > 0, charges / distance * screening - parabola, 0.0)
 
 
-def _table(
+def close_pairs(
     elements: tuple[int, ...],
     shortest: tuple[tuple[float, ...], ...],
     dtype: torch.dtype,

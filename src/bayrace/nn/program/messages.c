@@ -1,0 +1,255 @@
+/* Messages with the radial splines inside; messages.py fills in the lines marked with @.
+   Each pass is compiled on its own, because compilers take time for long functions.
+
+   x (atoms, INPUTS, CHANNELS), y (pairs, HARMONICS), d (pairs), table (intervals + 3, WIDTH);
+   g and out (atoms, ROWS, CHANNELS); edges of receiver n are first[n] .. first[n + 1]. R, the radial
+   weights of a pair, is read from the table where it is needed and never stored. Otherwise as in
+   convolution.c. own: adds, intervals, 1 / spacing. */
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef REAL real;
+typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
+typedef real loose
+    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
+#define AT(pointer) (*(loose *)(pointer))
+#define STEP(name) void name(const long *run, const long *own, void *const *arrays)
+#define WIDTH (PATHS * CHANNELS)
+#define channels CHANNELS
+
+enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
+
+static const real SIGN[2][HARMONICS] = {
+//@ signs
+};
+
+static inline void couple(const real *y_pair, int side, real *t) {
+  real y[HARMONICS];
+  for (int i = 0; i < HARMONICS; i++) y[i] = SIGN[side][i] * y_pair[i];
+//@ couple
+}
+
+/* Four weights of a cubic spline, their derivatives, and the first row they belong to. */
+static inline long weigh(real d, const long *own, real *w, real *slope) {
+  double inverse;
+  memcpy(&inverse, own + 2, sizeof inverse);
+  const real u = d * (real)inverse;
+  if (!(u >= 0 && u < own[1])) { /* also not a number */
+    for (int k = 0; k < 4; k++) w[k] = slope[k] = 0;
+    return 0;
+  }
+  const long i = (long)u;
+  const real t = u - (real)i, s = 1 - t, scale = (real)inverse;
+  w[0] = s * s * s / 6;
+  w[1] = (t * t * (3 * t - 6) + 4) / 6;
+  w[2] = (s * s * (3 * s - 6) + 4) / 6;
+  w[3] = t * t * t / 6;
+  slope[0] = -s * s / 2 * scale;
+  slope[1] = t * (3 * t - 4) / 2 * scale;
+  slope[2] = -s * (3 * s - 4) / 2 * scale;
+  slope[3] = t * t / 2 * scale;
+  return i;
+}
+
+static inline void blend(const real *row, const real *w, real *out) {
+  for (long i = 0; i < WIDTH; i += LANES)
+    AT(out + i) = w[0] * AT(row + i) + w[1] * AT(row + WIDTH + i) + w[2] * AT(row + 2 * WIDTH + i) +
+                  w[3] * AT(row + 3 * WIDTH + i);
+}
+
+static inline real total(vec v) {
+  real sum = 0;
+  for (int i = 0; i < LANES; i++) sum += v[i];
+  return sum;
+}
+
+static inline void put(real *target, vec value, int add) {
+  if (add) value += AT(target);
+  AT(target) = value;
+}
+
+/* Threads but the first add into zeros of their own; see `merge`. */
+static inline real *part(long thread, long size, real *shared, real *spare) {
+  return thread ? spare + (thread - 1) * size : shared;
+}
+
+static void merge(long threads, long size, real *shared, real *spare) {
+  for (long thread = 1; thread < threads; thread++)
+    for (long i = 0; i < size; i++) shared[i] += spare[(thread - 1) * size + i];
+  free(spare);
+}
+
+static long threads_for(const long *run) {
+  const long most = run[PAIRS] / 64 + 1;
+  return run[THREADS] < most ? run[THREADS] : most;
+}
+
+#ifdef PASS_send
+/* arrays: first, sender, pair, forth, x, d, y, table; out. */
+STEP(send) {
+  const long *first = arrays[0], *sender = arrays[1], *pair = arrays[2], *forth = arrays[3];
+  const real *x = arrays[4], *d = arrays[5], *y = arrays[6], *splines = arrays[7];
+#pragma omp parallel for num_threads(threads_for(run)) schedule(dynamic, 4)
+  for (long n = 0; n < run[ATOMS]; n++) {
+    const long start = first[n], stop = first[n + 1];
+    real table[CHUNK * COUPLINGS], radial[CHUNK * WIDTH], w[4], slope[4];
+    real *o = (real *)arrays[8] + n * ROWS * channels;
+    const real *xs[CHUNK], *rs[CHUNK];
+    if (start == stop) memset(o, 0, ROWS * channels * sizeof(real));
+    for (long begin = start; begin < stop; begin += CHUNK) {
+      const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
+      for (long k = 0; k < size; k++) {
+        const long p = pair[begin + k];
+        couple(y + p * HARMONICS, forth[p] != begin + k, table + k * COUPLINGS);
+        const long row = weigh(d[p], own, w, slope);
+        blend(splines + row * WIDTH, w, radial + k * WIDTH);
+        xs[k] = x + sender[begin + k] * INPUTS * channels;
+        rs[k] = radial + k * WIDTH;
+      }
+      for (long c = 0; c < channels; c += LANES) {
+//@ forward
+      }
+    }
+  }
+}
+#endif
+
+#ifdef PASS_send_tangent
+/* How `out` changes with x by vx, d by vd and y by vy.
+   arrays: first, sender, pair, forth, x, d, y, table, vx, vd, vy; change of out. */
+STEP(send_tangent) {
+  const long *first = arrays[0], *sender = arrays[1], *pair = arrays[2], *forth = arrays[3];
+  const real *x = arrays[4], *d = arrays[5], *y = arrays[6], *splines = arrays[7];
+  const real *vx = arrays[8], *vd = arrays[9], *vy = arrays[10];
+#pragma omp parallel for num_threads(threads_for(run)) schedule(dynamic, 4)
+  for (long n = 0; n < run[ATOMS]; n++) {
+    const long start = first[n], stop = first[n + 1];
+    real table[CHUNK * COUPLINGS], tangent[CHUNK * COUPLINGS], w[4], slope[4];
+    real radial[CHUNK * WIDTH], moving[CHUNK * WIDTH];
+    real *o = (real *)arrays[11] + n * ROWS * channels;
+    const real *xs[CHUNK], *rs[CHUNK], *vxs[CHUNK], *vrs[CHUNK];
+    if (start == stop) memset(o, 0, ROWS * channels * sizeof(real));
+    for (long begin = start; begin < stop; begin += CHUNK) {
+      const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
+      for (long k = 0; k < size; k++) {
+        const long p = pair[begin + k], source = sender[begin + k] * INPUTS * channels;
+        const int side = forth[p] != begin + k;
+        couple(y + p * HARMONICS, side, table + k * COUPLINGS);
+        couple(vy + p * HARMONICS, side, tangent + k * COUPLINGS);
+        const long row = weigh(d[p], own, w, slope);
+        for (int j = 0; j < 4; j++) slope[j] *= vd[p];
+        blend(splines + row * WIDTH, w, radial + k * WIDTH);
+        blend(splines + row * WIDTH, slope, moving + k * WIDTH);
+        xs[k] = x + source;
+        vxs[k] = vx + source;
+        rs[k] = radial + k * WIDTH;
+        vrs[k] = moving + k * WIDTH;
+      }
+      for (long c = 0; c < channels; c += LANES) {
+//@ tangent
+      }
+    }
+  }
+}
+#endif
+
+#ifdef PASS_send_back
+/* Gradients by positions: of x (null where it does not depend on them), d and y.
+   arrays: receiver, sender, pair_edges, g, x, d, y, table; gx, gd, gy. */
+STEP(send_back) {
+  const long *receiver = arrays[0], *sender = arrays[1], *pair_edges = arrays[2];
+  const real *g_all = arrays[3], *x = arrays[4], *d = arrays[5], *y = arrays[6];
+  const real *splines = arrays[7];
+  real *gx_all = arrays[8], *gd = arrays[9], *gy = arrays[10];
+  const long pairs = run[PAIRS], size = run[ATOMS] * INPUTS * channels;
+  const long threads = threads_for(run);
+  const int want_x = gx_all != 0, want_r = 1, want_y = 1;
+  real *spare = want_x && threads > 1 ? calloc((threads - 1) * size, sizeof(real)) : 0;
+  if (want_x && !(own[0] & 1)) memset(gx_all, 0, size * sizeof(real));
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long thread = 0; thread < threads; thread++) {
+    real *gx_own = part(thread, size, gx_all, spare);
+    for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
+      real table[2][COUPLINGS], w_of[4], slope[4], r_of[WIDTH], gr_of[WIDTH];
+      vec sums[2][HARMONICS], along = {0};
+      const real *x_of[2], *g_of[2], *row = splines + weigh(d[p], own, w_of, slope) * WIDTH;
+      real *gx_of[2];
+      blend(row, w_of, r_of);
+      for (int side = 0; side < 2; side++) {
+        const long e = pair_edges[side * pairs + p];
+        couple(y + p * HARMONICS, side, table[side]);
+        x_of[side] = x + sender[e] * INPUTS * channels;
+        g_of[side] = g_all + receiver[e] * ROWS * channels;
+        gx_of[side] = gx_own + sender[e] * INPUTS * channels;
+      }
+      memset(sums, 0, sizeof sums);
+      for (long c = 0; c < channels; c += LANES) {
+//@ backward
+      }
+      for (long i = 0; i < WIDTH; i += LANES)
+        along += AT(gr_of + i) * (slope[0] * AT(row + i) + slope[1] * AT(row + WIDTH + i) +
+                                  slope[2] * AT(row + 2 * WIDTH + i) + slope[3] * AT(row + 3 * WIDTH + i));
+      gd[p] = total(along) + (own[0] & 2 ? gd[p] : 0);
+      for (int i = 0; i < HARMONICS; i++) {
+        const real value = total(sums[0][i] + SIGN[1][i] * sums[1][i]);
+        gy[p * HARMONICS + i] = value + (own[0] & 4 ? gy[p * HARMONICS + i] : 0);
+      }
+    }
+  }
+  if (spare) merge(threads, size, gx_all, spare);
+}
+#endif
+
+#ifdef PASS_send_reverse
+/* Gradients by parameters: of x and the table, given those of `send`, h, and of `send_back`, whose
+   argument was g: vx, vd and vy.
+   arrays: receiver, sender, pair_edges, h, g, x, d, y, table, vx, vd, vy; gx, gradient of table. */
+STEP(send_reverse) {
+  const long *receiver = arrays[0], *sender = arrays[1], *pair_edges = arrays[2];
+  const real *h_all = arrays[3], *g_all = arrays[4], *x = arrays[5], *d = arrays[6], *y = arrays[7];
+  const real *splines = arrays[8], *vx = arrays[9], *vd = arrays[10], *vy = arrays[11];
+  real *gx_all = arrays[12], *gt_all = arrays[13];
+  const long pairs = run[PAIRS], size = run[ATOMS] * INPUTS * channels, rows = own[1] + 3;
+  const long threads = threads_for(run);
+  real *spare = threads > 1 ? calloc((threads - 1) * size, sizeof(real)) : 0;
+  real *spare_table = threads > 1 ? calloc((threads - 1) * rows * WIDTH, sizeof(real)) : 0;
+  if (!(own[0] & 1)) memset(gx_all, 0, size * sizeof(real));
+  if (!(own[0] & 2)) memset(gt_all, 0, rows * WIDTH * sizeof(real));
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long thread = 0; thread < threads; thread++) {
+    real *gx_own = part(thread, size, gx_all, spare);
+    real *gt_own = part(thread, rows * WIDTH, gt_all, spare_table);
+    for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
+      real table[2][COUPLINGS], tangent[2][COUPLINGS], w_of[4], slope[4];
+      real r_of[WIDTH], vr_of[WIDTH], gr_of[WIDTH], gv_of[WIDTH];
+      const real *x_of[2], *vx_of[2], *g_of[2], *h_of[2];
+      real *gx_of[2];
+      const long row = weigh(d[p], own, w_of, slope) * WIDTH;
+      for (int j = 0; j < 4; j++) slope[j] *= vd[p];
+      blend(splines + row, w_of, r_of);
+      blend(splines + row, slope, vr_of);
+      for (int side = 0; side < 2; side++) {
+        const long e = pair_edges[side * pairs + p];
+        couple(y + p * HARMONICS, side, table[side]);
+        couple(vy + p * HARMONICS, side, tangent[side]);
+        x_of[side] = x + sender[e] * INPUTS * channels;
+        vx_of[side] = vx + sender[e] * INPUTS * channels;
+        g_of[side] = g_all + receiver[e] * ROWS * channels;
+        h_of[side] = h_all + receiver[e] * ROWS * channels;
+        gx_of[side] = gx_own + sender[e] * INPUTS * channels;
+      }
+      for (long c = 0; c < channels; c += LANES) {
+//@ reverse
+      }
+      for (int j = 0; j < 4; j++) {
+        real *into = gt_own + row + j * WIDTH;
+        for (long i = 0; i < WIDTH; i += LANES)
+          AT(into + i) += w_of[j] * AT(gr_of + i) + slope[j] * AT(gv_of + i);
+      }
+    }
+  }
+  if (spare) merge(threads, size, gx_all, spare);
+  if (spare_table) merge(threads, rows * WIDTH, gt_all, spare_table);
+}
+#endif

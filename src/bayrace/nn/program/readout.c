@@ -1,0 +1,125 @@
+/* The end of a readout: activation, the numbers that are linear in it, and gated quadrupoles.
+
+   hidden = GAIN silu(pre), numbers[s] = sum_k hidden[k] scalars[k, s] / sqrt(K),
+   gates = hidden gating / sqrt(K), numbers[S + 5 q + m] = sum_i channels[m, q, i] gates[q, i] / 4.
+   own: adds, K, S, quadrupoles Q, width of numbers, place and width of the kept hidden numbers,
+   their factor, the derivative of the energy by the first number. */
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef REAL real;
+#define STEP(name) void name(const long *run, const long *own, void *const *arrays)
+#define GAIN ((real)1.6765) /* of SiLU, as in bayrace.nn.radial */
+#define EXP(x) (sizeof(real) == 4 ? expf(x) : exp(x))
+#define EACH 16 /* gated channels of a quadrupole */
+#define MOST 1024
+
+enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
+
+static inline double number(long bits) {
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* arrays: pre (atoms, K), scalars (K, S), channels (atoms, 5, G), gating (K, G); then numbers,
+   kept hidden numbers, and the sigmoids of pre. */
+STEP(readout) {
+  const long K = own[1], S = own[2], Q = own[3], wide = own[4], G = Q * EACH;
+  const real factor = (real)number(own[7]), norm = 1 / (real)sqrt((double)K);
+  const real *scalars = arrays[1], *gating = arrays[3];
+#pragma omp parallel for num_threads(run[THREADS]) if (run[ATOMS] > 200)
+  for (long n = 0; n < run[ATOMS]; n++) {
+    const real *pre = (const real *)arrays[0] + n * K;
+    real *numbers = (real *)arrays[4] + n * wide, *kept = (real *)arrays[5] + n * own[6] + own[5];
+    real *sigmoid = (real *)arrays[6] + n * K, gates[MOST], sums[MOST];
+    if (!(own[0] & 1)) memset(numbers, 0, wide * sizeof(real));
+    memset(gates, 0, G * sizeof(real));
+    memset(sums, 0, S * sizeof(real));
+    for (long k = 0; k < K; k++) sigmoid[k] = 1 / (1 + EXP(-pre[k]));
+    for (long k = 0; k < K; k++) {
+      const real hidden = GAIN * pre[k] * sigmoid[k];
+      kept[k] = factor * hidden;
+      for (long s = 0; s < S; s++) sums[s] += hidden * scalars[k * S + s];
+#pragma omp simd
+      for (long g = 0; g < G; g++) gates[g] += hidden * gating[k * G + g];
+    }
+    for (long s = 0; s < S; s++) numbers[s] += norm * sums[s];
+    for (long q = 0; q < Q; q++)
+      for (long m = 0; m < 5; m++) {
+        const real *channels = (const real *)arrays[2] + (n * 5 + m) * G + q * EACH;
+        real sum = 0;
+        for (long i = 0; i < EACH; i++) sum += channels[i] * gates[q * EACH + i];
+        numbers[S + 5 * q + m] += norm / 4 * sum;
+      }
+  }
+}
+
+/* The gradient of the energy by pre. arrays: pre, sigmoids, scalars, then the gradient. */
+STEP(readout_back) {
+  const long K = own[1], S = own[2];
+  const real slope = (real)(number(own[8]) / sqrt((double)K)) * GAIN;
+  const real *pre = arrays[0], *sigmoid = arrays[1], *scalars = arrays[2];
+  real *out = arrays[3];
+  for (long n = 0; n < run[ATOMS]; n++)
+    for (long k = 0; k < K; k++) {
+      const long i = n * K + k;
+      const real s = sigmoid[i], x = pre[i];
+      const real value = slope * scalars[k * S] * s * (1 + x * (1 - s));
+      out[i] = own[0] & 1 ? out[i] + value : value;
+    }
+}
+
+/* Gradients of the arguments of `readout`, given those of the numbers and, `v`, those of the
+   result of `readout_back`. arrays: pre, sigmoids, scalars, channels, gating, gradient of numbers,
+   v; then gradients of pre, scalars, channels and gating. */
+STEP(readout_reverse) {
+  const long K = own[1], S = own[2], Q = own[3], wide = own[4], G = Q * EACH;
+  const real norm = 1 / (real)sqrt((double)K), slope = (real)number(own[8]) * norm * GAIN;
+  const real *scalars = arrays[2], *gating = arrays[4];
+  real *by_scalars = arrays[8], *by_gating = arrays[10];
+  if (!(own[0] & 2)) memset(by_scalars, 0, K * S * sizeof(real));
+  if (G && !(own[0] & 8)) memset(by_gating, 0, K * G * sizeof(real));
+  for (long n = 0; n < run[ATOMS]; n++) {
+    const real *pre = (const real *)arrays[0] + n * K, *sigmoid = (const real *)arrays[1] + n * K;
+    const real *g = (const real *)arrays[5] + n * wide, *v = (const real *)arrays[6] + n * K;
+    real *by_pre = (real *)arrays[7] + n * K, gates[MOST], by_gates[MOST];
+    memset(gates, 0, G * sizeof(real));
+    memset(by_gates, 0, G * sizeof(real));
+    for (long k = 0; k < K; k++) {
+      const real hidden = norm * GAIN * pre[k] * sigmoid[k];
+#pragma omp simd
+      for (long i = 0; i < G; i++) gates[i] += hidden * gating[k * G + i];
+    }
+    for (long q = 0; q < Q; q++)
+      for (long m = 0; m < 5; m++) {
+        const long start = (n * 5 + m) * G + q * EACH;
+        const real *channels = (const real *)arrays[3] + start, weight = g[S + 5 * q + m] / 4;
+        real *by_channels = (real *)arrays[9] + start;
+        for (long i = 0; i < EACH; i++) {
+          const real value = weight * gates[q * EACH + i];
+          by_gates[q * EACH + i] += norm * weight * channels[i];
+          by_channels[i] = own[0] & 4 ? by_channels[i] + value : value;
+        }
+      }
+    for (long k = 0; k < K; k++) {
+      const real s = sigmoid[k], x = pre[k], hidden = GAIN * x * s;
+      const real first = s * (1 + x * (1 - s)), second = s * (1 - s) * (2 + x * (1 - 2 * s));
+      real by_hidden = 0;
+      for (long i = 0; i < S; i++) {
+        by_hidden += norm * g[i] * scalars[k * S + i];
+        by_scalars[k * S + i] += norm * hidden * g[i];
+      }
+#pragma omp simd reduction(+ : by_hidden)
+      for (long i = 0; i < G; i++) {
+        by_hidden += by_gates[i] * gating[k * G + i];
+        by_gating[k * G + i] += hidden * by_gates[i];
+      }
+      by_scalars[k * S] += slope * first * v[k];
+      const real value = GAIN * first * by_hidden + slope * scalars[k * S] * second * v[k];
+      by_pre[k] = own[0] & 1 ? by_pre[k] + value : value;
+    }
+  }
+}

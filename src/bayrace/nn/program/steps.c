@@ -1,0 +1,285 @@
+/* Steps of a program: linear maps, copies and activations. REAL and LANES are set when compiling.
+
+   Every step has one signature: what the run knows, what the step knows, and its arrays.
+   own[0] has one bit per output, in their order: add to it instead of setting it. Numbers that are
+   not whole are stored as the bits of a double. */
+
+#include <math.h>
+#include <string.h>
+
+typedef REAL real;
+typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
+typedef real loose
+    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
+#define AT(pointer) (*(loose *)(pointer))
+#define UNROLL _Pragma("GCC unroll 8")
+#define STEP(name) void name(const long *run, const long *own, void *const *arrays)
+#define TILE 6
+#define FIELDS 8 /* of a block */
+#define GRAIN 8 /* tiles of rows that a thread takes at a time */
+#define GAIN ((real)1.6765) /* of SiLU, as in bayrace.nn.radial */
+#define ATOMS_AT_ONCE 32 /* whose rows stay in the cache while matrices are summed */
+#define EXP(x) (sizeof(real) == 4 ? expf(x) : exp(x))
+
+enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
+
+typedef void kernel(const long *run, const long *own, void *const *arrays);
+
+/* A program is a row of [kernel, address of its own numbers, count of arrays, their places]. */
+void perform(long steps, const long *program, const long *run, void *const *values) {
+  void *arrays[64];
+  for (long i = 0; i < steps; i++) {
+    const long count = program[2];
+    for (long k = 0; k < count; k++) {
+      const long place = program[3 + k];
+      arrays[k] = place < 0 ? 0 : values[place];
+    }
+    ((kernel *)program[0])(run, (const long *)program[1], arrays);
+    program += 3 + count;
+  }
+}
+
+static inline double number(long bits) {
+  double value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+/* A block of a linear map: `dim` components of every row, from k to c numbers. The matrix of kind s
+   starts at w_start + s * w_stride. */
+typedef struct {
+  long dim, k, c, x_start, y_start, scale, w_start, w_stride;
+} block;
+
+/* `rows` rows at a time against `vectors` vectors of columns, sums kept in registers. */
+#define PRODUCT(rows, vectors)                                                              \
+  {                                                                                         \
+    vec sum[rows][vectors];                                                                 \
+    UNROLL for (int r = 0; r < rows; r++)                                                   \
+      UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = (vec){0};                        \
+    for (long k = 0; k < depth; k++)                                                        \
+      UNROLL for (int v = 0; v < vectors; v++) {                                            \
+        const vec column = AT(w + k * stride + v * LANES);                                  \
+        UNROLL for (int r = 0; r < rows; r++) sum[r][v] += from[r][k] * column;             \
+      }                                                                                     \
+    UNROLL for (int r = 0; r < rows; r++)                                                   \
+      UNROLL for (int v = 0; v < vectors; v++) {                                            \
+        real *into = to[r] + v * LANES;                                                     \
+        const vec value = scale * sum[r][v];                                                \
+        if (add) AT(into) += value;                                                         \
+        else AT(into) = value;                                                              \
+      }                                                                                     \
+  }
+
+static inline void tile(int rows, int vectors, const real **from, real **to, const real *w,
+                        long depth, long stride, real scale, long add) {
+  if (vectors == 2 && rows == TILE) PRODUCT(TILE, 2)
+  else if (rows == TILE) PRODUCT(TILE, 1)
+  else
+    for (int row = 0; row < rows; row++, from++, to++) {
+      if (vectors == 2) PRODUCT(1, 2)
+      else PRODUCT(1, 1)
+    }
+}
+
+/* y = x w. own: add, kinds, blocks, width of x, width of y, then the blocks.
+   arrays: first row of every kind, x, a matrix (kinds, k, c) for each block, y. */
+STEP(mix) {
+  const long add = own[0] & 1, kinds = own[1], count = own[2], x_width = own[3], y_width = own[4];
+  const long *offsets = arrays[0];
+  const real *x = arrays[1];
+  real *y = arrays[2 + count];
+  const long many = offsets[kinds] * x_width > 20000;
+#pragma omp parallel num_threads(run[THREADS]) if (many)
+  for (long s = 0; s < kinds; s++)
+    for (long i = 0; i < count; i++) {
+      block b;
+      memcpy(&b, own + 5 + FIELDS * i, sizeof b);
+      const long first = offsets[s] * b.dim, last = offsets[s + 1] * b.dim;
+      const real *matrix = (const real *)arrays[2 + i] + b.w_start + s * b.w_stride;
+      const real scale = (real)number(b.scale);
+#pragma omp for schedule(static) nowait
+      for (long chunk = first; chunk < last; chunk += TILE * GRAIN)
+        for (long begin = chunk; begin < chunk + TILE * GRAIN && begin < last; begin += TILE) {
+          const int rows = last - begin < TILE ? last - begin : TILE;
+          const real *from[TILE];
+          real *to[TILE];
+          for (int r = 0; r < rows; r++) {
+            const long n = (begin + r) / b.dim, m = (begin + r) % b.dim;
+            from[r] = x + n * x_width + b.x_start + m * b.k;
+            to[r] = y + n * y_width + b.y_start + m * b.c;
+          }
+          for (long column = 0; column < b.c; column += 2 * LANES) {
+            const int vectors = b.c - column >= 2 * LANES ? 2 : 1;
+            real *into[TILE];
+            for (int r = 0; r < rows; r++) into[r] = to[r] + column;
+            tile(rows, vectors, from, into, matrix + column, b.k, b.c, scale, add);
+          }
+        }
+    }
+}
+
+/* y = x w^T for a few rows, with w (c, k) as it is. own and arrays as for `mix`. */
+STEP(mix_few) {
+  const long add = own[0] & 1, kinds = own[1], count = own[2], x_width = own[3], y_width = own[4];
+  const long *offsets = arrays[0];
+  for (long s = 0; s < kinds; s++)
+    for (long i = 0; i < count; i++) {
+      block b;
+      memcpy(&b, own + 5 + FIELDS * i, sizeof b);
+      const real *matrix = (const real *)arrays[2 + i] + b.w_start + s * b.w_stride;
+      for (long row = offsets[s] * b.dim; row < offsets[s + 1] * b.dim; row++) {
+        const long n = row / b.dim, m = row % b.dim;
+        const real *x = (const real *)arrays[1] + n * x_width + b.x_start + m * b.k;
+        real *y = (real *)arrays[2 + count] + n * y_width + b.y_start + m * b.c;
+        for (long c = 0; c < b.c; c++) {
+          vec sums = {0};
+          for (long k = 0; k < b.k; k += LANES) sums += AT(x + k) * AT(matrix + c * b.k + k);
+          real sum = 0;
+          for (int lane = 0; lane < LANES; lane++) sum += sums[lane];
+          sum *= (real)number(b.scale);
+          y[c] = add ? y[c] + sum : sum;
+        }
+      }
+    }
+}
+
+/* The gradient of the matrices: w[k, c] = scale * sum over the rows of a block of x[k] y[c].
+   own: adds, kinds, blocks, widths, blocks; arrays: as for `mix`, but y before the matrices. */
+STEP(outer) {
+  const long kinds = own[1], count = own[2], x_width = own[3], y_width = own[4];
+  const long *offsets = arrays[0];
+  const real *x = arrays[1], *y = arrays[2];
+  const long many = offsets[kinds] * x_width > 20000;
+#pragma omp parallel num_threads(run[THREADS]) if (many)
+  for (long s = 0; s < kinds; s++)
+    for (long i = 0; i < count; i++) {
+      block b;
+      memcpy(&b, own + 5 + FIELDS * i, sizeof b);
+      if (!arrays[3 + i]) continue;
+      real *matrix = (real *)arrays[3 + i] + b.w_start + s * b.w_stride;
+      const real scale = (real)number(b.scale);
+#pragma omp for schedule(static) nowait
+      for (long k = 0; k < b.k; k += TILE) {
+        const int rows = b.k - k < TILE ? b.k - k : TILE;
+        if (!(own[0] >> i & 1)) memset(matrix + k * b.c, 0, rows * b.c * sizeof(real));
+        for (long begin = offsets[s]; begin < offsets[s + 1]; begin += ATOMS_AT_ONCE) {
+          const long end =
+              begin + ATOMS_AT_ONCE < offsets[s + 1] ? begin + ATOMS_AT_ONCE : offsets[s + 1];
+          for (long c = 0; c < b.c; c += 2 * LANES) {
+            const int both = b.c - c >= 2 * LANES;
+            vec sum[TILE][2];
+            UNROLL for (int r = 0; r < TILE; r++) sum[r][0] = sum[r][1] = (vec){0};
+            for (long n = begin; n < end; n++) {
+              const real *from = x + n * x_width + b.x_start + k;
+              const real *to = y + n * y_width + b.y_start + c;
+              for (long m = 0; m < b.dim; m++, from += b.k, to += b.c) {
+                if (both && rows == TILE) {
+                  const vec low = AT(to), high = AT(to + LANES);
+                  UNROLL for (int r = 0; r < TILE; r++) {
+                    sum[r][0] += from[r] * low;
+                    sum[r][1] += from[r] * high;
+                  }
+                } else {
+                  const vec low = AT(to);
+                  UNROLL for (int r = 0; r < TILE; r++)
+                    if (r < rows) sum[r][0] += from[r] * low;
+                  if (both) {
+                    const vec high = AT(to + LANES);
+                    UNROLL for (int r = 0; r < TILE; r++)
+                      if (r < rows) sum[r][1] += from[r] * high;
+                  }
+                }
+              }
+            }
+            UNROLL for (int r = 0; r < TILE; r++) {
+              real *into = matrix + (k + r) * b.c + c;
+              if (r < rows) AT(into) += scale * sum[r][0];
+              if (r < rows && both) AT(into + LANES) += scale * sum[r][1];
+            }
+          }
+        }
+      }
+    }
+}
+
+/* Every (k, c) matrix to (c, k). own: -, kinds, k, c, start and stride of the former. */
+STEP(turn) {
+  const long kinds = own[1], rows = own[2], columns = own[3];
+  for (long s = 0; s < kinds; s++) {
+    const real *from = (const real *)arrays[0] + own[4] + s * own[5];
+    real *to = (real *)arrays[1] + s * rows * columns;
+    for (long first = 0; first < columns; first += 16)
+      for (long k = 0; k < rows; k++)
+        for (long c = first; c < first + 16 && c < columns; c++)
+          to[c * rows + k] = from[k * columns + c];
+  }
+}
+
+/* Rows of kinds to the rows of atoms, in their first columns. own: add, width, width of y.
+   arrays: kind of every atom, rows (kinds, width), y (atoms, width of y). */
+STEP(spread) {
+  const long width = own[1], wide = own[2];
+  const long *kind = arrays[0];
+  for (long n = 0; n < run[ATOMS]; n++) {
+    const real *from = (const real *)arrays[1] + kind[n] * width;
+    real *to = (real *)arrays[2] + n * wide;
+    if (own[0] & 1)
+      for (long i = 0; i < width; i++) to[i] += from[i];
+    else {
+      memcpy(to, from, width * sizeof(real));
+      memset(to + width, 0, (wide - width) * sizeof(real));
+    }
+  }
+}
+
+/* The reverse of `spread`: sums over atoms. own: add, width, width of y, kinds. */
+STEP(gather) {
+  const long width = own[1], wide = own[2];
+  const long *kind = arrays[0];
+  real *sums = arrays[2];
+  if (!(own[0] & 1)) memset(sums, 0, own[3] * width * sizeof(real));
+  for (long n = 0; n < run[ATOMS]; n++) {
+    const real *from = (const real *)arrays[1] + n * wide;
+    real *to = sums + kind[n] * width;
+    for (long i = 0; i < width; i++) to[i] += from[i];
+  }
+}
+
+/* Some columns of x to some of y. own: add, widths of x and y, pieces, then (from, to, width). */
+STEP(pick) {
+  const long add = own[0] & 1, x_width = own[1], y_width = own[2], pieces = own[3];
+  for (long n = 0; n < run[ATOMS]; n++) {
+    const real *x = (const real *)arrays[0] + n * x_width;
+    real *y = (real *)arrays[1] + n * y_width;
+    if (!add && x_width < y_width) memset(y, 0, y_width * sizeof(real));
+    for (long piece = 0; piece < pieces; piece++) {
+      const long *field = own + 4 + 3 * piece;
+      if (add)
+        for (long i = 0; i < field[2]; i++) y[field[1] + i] += x[field[0] + i];
+      else
+        memcpy(y + field[1], x + field[0], field[2] * sizeof(real));
+    }
+  }
+}
+
+/* own: add, numbers. */
+STEP(silu) {
+  const real *x = arrays[0];
+  real *y = arrays[1];
+  for (long i = 0; i < own[1]; i++) {
+    const real value = GAIN * x[i] / (1 + EXP(-x[i]));
+    y[i] = own[0] & 1 ? y[i] + value : value;
+  }
+}
+
+/* arrays: x, gradient of silu(x), gradient of x. */
+STEP(silu_back) {
+  const real *x = arrays[0], *g = arrays[1];
+  real *out = arrays[2];
+  for (long i = 0; i < own[1]; i++) {
+    const real s = 1 / (1 + EXP(-x[i]));
+    const real value = GAIN * g[i] * s * (1 + x[i] * (1 - s));
+    out[i] = own[0] & 1 ? out[i] + value : value;
+  }
+}
