@@ -73,7 +73,7 @@ class Registry(Generic[M]):
         return iter(self.names())
 
     def __contains__(self, name: object) -> bool:
-        return name in self.all()
+        return isinstance(name, str) and name in self.all()  # a file may say anything
 
     def _scan(self) -> None:
         if not self._scanned:
