@@ -6,14 +6,16 @@ import importlib
 import sys
 from importlib.abc import MetaPathFinder
 from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayrace.deploy.ase import Calculator
     from bayrace.potential.potential import Potential
     from bayrace.workflow.adopt import adopt
+    from bayrace.workflow.start import fit
 
-__all__ = ["Calculator", "Potential", "__version__", "adopt"]
+__all__ = ["Calculator", "Potential", "__version__", "adopt", "calibrate", "fit", "train"]
 
 try:
     __version__ = version("bayrace")
@@ -25,7 +27,11 @@ _LAZY = {
     "Calculator": "bayrace.deploy.ase",
     "Potential": "bayrace.potential.potential",
     "adopt": "bayrace.workflow.adopt",
+    "fit": "bayrace.workflow.start",
 }
+
+_VERBS = {"train": "bayrace.workflow.start", "calibrate": "bayrace.workflow.calibrate"}
+"""Verbs that have the names of rooms: bayrace.train is the room, and bayrace.train(...) trains."""
 
 _MOVED = {  # modules of the first drafts of 0.1, and where their contents are
     "active": "bayrace.simulate, bayrace.select and bayrace.label",
@@ -59,11 +65,33 @@ class _Moved(MetaPathFinder):
 sys.meta_path.append(_Moved())
 
 
+class _Verb(ModuleType):
+    """A room that can be called."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        verb = self.__name__.rpartition(".")[2]
+        return getattr(importlib.import_module(_VERBS[verb]), verb)(*arguments, **options)
+
+
+class _Package(ModuleType):
+    """This package: Python hands it every room that is imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _VERBS and isinstance(value, ModuleType):
+            value.__class__ = _Verb
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name: str) -> Any:
+    if name in _VERBS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'bayrace' has no attribute {name!r}; it has {__all__}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted({*globals(), *_LAZY, *_VERBS})

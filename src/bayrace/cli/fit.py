@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,10 +11,6 @@ from bayrace.cli.common import INTERRUPTED, Debug, Device, ModelFile, console, f
 from bayrace.cli.methods import listing
 from bayrace.cli.train import OldOverride, Override, counting
 from bayrace.system.process import settle
-
-if TYPE_CHECKING:
-    from bayrace.config import Config
-    from bayrace.potential.potential import Potential
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +51,7 @@ def fit(
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
     from bayrace.workflow.fit import Watch
+    from bayrace.workflow.start import posterior_config
     from bayrace.workflow.tune import moved
 
     settle()
@@ -88,13 +85,3 @@ def fit(
     for evaluation in run.evaluate_sets(fitted, prepared.splits.test):
         out.print(evaluation_table(evaluation))
     out.print(f"potential: {target}")
-
-
-def posterior_config(potential: Potential, kind: str, overrides: list[str]) -> Config:
-    """The configuration the potential was trained with, but for its posterior."""
-    from bayrace.config import make_config
-
-    raw = dict(potential.config)
-    section = raw.get("posterior", {})
-    raw["posterior"] = {**(section if isinstance(section, dict) else {}), "kind": kind}
-    return make_config(raw, overrides, source="configuration of the potential")

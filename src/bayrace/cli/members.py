@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -18,7 +17,7 @@ from bayrace.cli.common import FAILED, INTERRUPTED
 from bayrace.cli.describe import describe
 from bayrace.cli.progress import HEARTBEAT
 from bayrace.cli.tables import evaluation_table
-from bayrace.config import Config, ConfigError, format_duration
+from bayrace.config import Config, format_duration
 from bayrace.core.target import ENERGY, Target
 from bayrace.system.process import settle
 from bayrace.train.signals import stop_on_signals
@@ -37,7 +36,7 @@ def run_members(
     config: Config,
     out: Console,
     *,
-    members: int | None,
+    members: int,
     workers: int | None,
     pin: bool,
     resume: bool,
@@ -46,22 +45,16 @@ def run_members(
 ) -> None:
     """Train with a display, print what came of it, and exit with 2 if a member failed."""
     settle()
-    recorded = ensemble.recorded_members(Path(config.output)) if resume else None
-    count = members if members is not None else recorded
-    if count is None:
-        if config.posterior.kind != "ensemble":
-            raise ConfigError("--workers is for ensembles; say how many members with --members 8")
-        count = int(config.posterior.method.members)
-    ensemble.check_folder(config, members=count, resume=resume, overwrite=overwrite)
-    placement = place_members(config, members=count, workers=workers, pin=pin)
+    ensemble.check_folder(config, members=members, resume=resume, overwrite=overwrite)
+    placement = place_members(config, members=members, workers=workers, pin=pin)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
     threads = "" if placement.threads is None else f", {placement.threads} thread(s) each"
-    out.print(f"       {count} members, {len(placement.slots)} at a time{threads}")
+    out.print(f"       {members} members, {len(placement.slots)} at a time{threads}")
     with stop_on_signals() as stop, members_display(out, config.target.build()) as observer:
         result = ensemble.train_members(
             config,
-            members=count,
+            members=members,
             how=SideBySide(workers, pin, observer, stop),
             prepared=prepared,
             resume=resume,

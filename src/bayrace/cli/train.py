@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -90,16 +89,21 @@ def train(
         *(old or []),
         *([f"train.max_time={max_time}"] if max_time else []),
     ]
-    config = read_source(source, overrides)
+    from bayrace.config import ConfigError
+    from bayrace.workflow.start import configuration, members_of
+
+    config = configuration(source, overrides)
     out = console()
-    several = members is not None or workers is not None or config.posterior.kind == "ensemble"
-    if several or (resume and is_ensemble(config)):
+    count = members_of(config, members=members, resume=resume)
+    if count is None and workers is not None:
+        raise ConfigError("--workers is for ensembles; say how many members with --members 8")
+    if count is not None:
         from bayrace.cli.members import run_members
 
         run_members(
             config,
             out,
-            members=members,
+            members=count,
             workers=workers,
             pin=pin,
             resume=resume,
@@ -111,28 +115,6 @@ def train(
     if result.fit.reason == "interrupted":
         out.print(f"stopped and saved; continue with: bayrace train {result.folder} --resume")
         raise typer.Exit(INTERRUPTED)
-
-
-def read_source(source: str, overrides: list[str]) -> Config:
-    """The configuration that a YAML file, a run's folder or a data file stands for."""
-    from bayrace.config import load_config, make_config
-    from bayrace.workflow.folder import CONFIG
-
-    path = Path(source)
-    if path.suffix in (".yaml", ".yml"):
-        return load_config(path, overrides)
-    if path.is_dir() and (path / CONFIG).is_file():
-        return load_config(path / CONFIG, [*overrides, f"output={source}"])
-    name = path.name.split("@")[0].split(".")[0].strip("*?") or "bayrace"
-    raw = {"data": {"train": source}, "output": f"runs/{name}"}
-    return make_config(raw, overrides, source=source)
-
-
-def is_ensemble(config: Config) -> bool:
-    """Whether the folder of the run holds an ensemble."""
-    from bayrace.workflow.folder import ENSEMBLE
-
-    return (Path(config.output) / ENSEMBLE).is_file()
 
 
 def run_training(

@@ -109,6 +109,16 @@ class SideBySide(Protocol):
 
 
 @runtime_checkable
+class MessagePassing(Protocol):
+    """A model whose atoms see others along edges, and no further."""
+
+    @property
+    def hops(self) -> int:
+        """Edges from an atom to the farthest one that its energy depends on."""
+        ...
+
+
+@runtime_checkable
 class Shaped(Protocol):
     """A model that knows the shapes of its parameters without making any."""
 

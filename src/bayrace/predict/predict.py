@@ -18,9 +18,9 @@ from bayrace.core.protocols import ClosedForm, Model, SideBySide
 from bayrace.core.target import target_of
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
-from bayrace.models.derivatives import evaluate
 from bayrace.models.noise import Lambdas, noise, noise_spec_of
 from bayrace.predict.moments import mixture, with_spread
+from bayrace.predict.parts import evaluate_large
 
 References = Mapping[int, float] | Tensor
 """Energy of each isolated atom in eV: {Z: E0}, or float64 in the order of the elements, (Z,).
@@ -53,7 +53,7 @@ def predict(
     """
 
     def one(params: Params, graph: GraphBatch = batch) -> dict[str, Tensor]:
-        outputs = evaluate(model, params, graph, stress=stress)
+        outputs = evaluate_large(model, params, graph, stress=stress)
         return _values(model, outputs, graph, None if uncertainty == "none" else lambdas)
 
     origin = reference_tensor(references, model.elements)
@@ -66,7 +66,7 @@ def predict(
                 values = _over_members(one, members, chunk_size)
             return mixture(values, batch, origin, mean=mean_pooled)
         mean = {name: value[0] for name, value in members.items()}
-        outputs = evaluate(model, mean, batch, stress=stress)
+        outputs = evaluate_large(model, mean, batch, stress=stress)
         values = _values(model, outputs, batch, lambdas)
         single = {name: value.double().unsqueeze(0) for name, value in values.items()}
         full = uncertainty == "full"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,8 @@ from bayrace.select.acquire.descriptors import (
     sorted_distances,
     standardise,
 )
-from bayrace.select.acquire.interface import Array, Over, Pool
+from bayrace.select.acquire.interface import Array, Descriptors, Over, Pool
+from bayrace.select.rows import Rows
 
 _GROUP = 64  # structures that are looked at together where nothing is predicted
 
@@ -40,8 +41,8 @@ class Scan:
     geometry: NDArray[np.int64]  # (P,) of the geometry
     features: Array | None  # (P, D), summed over atoms
     known_features: Array | None  # (T, D)
-    descriptors: Array | None  # (P, G)
-    known_descriptors: Array | None  # (T, G)
+    descriptors: Descriptors | None  # (P, G)
+    known_descriptors: Descriptors | None  # (T, G)
     descriptor: str  # "distances", "features", "none"
 
     def pool(self) -> Pool:
@@ -87,23 +88,23 @@ def scan(
     (`MixedError`), and by last-layer features if it is None.
     """
     wants_features = chooser.needs.features or kind is None
-    rows: list[_Row] = []
-    done = 0
+    found = _Found({}, Rows(np.int64), Rows(np.int64), Rows(np.float64), Rows(np.float32))
+    atoms, done = Rows(np.float64), 0
     for group, prediction in _groups(potential, frames, chooser, how.edges):
         measured = {} if prediction is None else chooser.measure(prediction, over=how.over)
-        rows.append(
-            _Row(
-                {name: value.double().numpy(force=True) for name, value in measured.items()},
-                frame_hashes(group),
-                _geometry(group),
-                _described(potential, group, kind=kind, wants_features=wants_features),
-            )
-        )
+        for name, value in measured.items():
+            found.numbers.setdefault(name, Rows(np.float64)).add(value.double().numpy(force=True))
+        found.hashes.add(frame_hashes(group))
+        found.geometry.add(_geometry(group))
+        described = _described(potential, group, kind=kind, wants_features=wants_features)
+        found.features.add(described.features)
+        found.distances.add(described.distances)
+        atoms.add(described.atoms)
         done += len(group)
         if how.progress is not None:
             how.progress(done)
     known = _described(potential, seen, kind=kind, wants_features=wants_features) if seen else None
-    return _joined(rows, known, kind=kind)
+    return _joined(found, atoms.array(), known, kind=kind)
 
 
 class _Described(NamedTuple):
@@ -112,11 +113,14 @@ class _Described(NamedTuple):
     atoms: Array  # (S,)
 
 
-class _Row(NamedTuple):
-    numbers: dict[str, Array]  # (S,)
-    hashes: NDArray[np.int64]  # (S,)
-    geometry: NDArray[np.int64]  # (S,)
-    described: _Described
+class _Found(NamedTuple):
+    """What grows with the pool."""
+
+    numbers: dict[str, Rows]
+    hashes: Rows
+    geometry: Rows
+    features: Rows
+    distances: Rows  # in half the bytes: 1e-7 Å is less than any two structures differ by
 
 
 def _groups(
@@ -151,33 +155,31 @@ def _geometry(frames: Sequence[Frame]) -> NDArray[np.int64]:
     return np.array(values, dtype=np.uint64).view(np.int64)
 
 
-def _joined(rows: Sequence[_Row], known: _Described | None, *, kind: bytes | None) -> Scan:
-    parts = [row.described for row in rows]
-    features = _stacked([part.features for part in parts])
+def _joined(
+    found: _Found, sizes: Array | None, known: _Described | None, *, kind: bytes | None
+) -> Scan:
+    features = found.features.array()
     inside = None if known is None else known.features
+    points = others = None
     if kind is not None:
-        points = _stacked([part.distances for part in parts])
+        points = found.distances.array()
         others = None if known is None else known.distances
-    elif features is not None:
-        atoms = np.concatenate([part.atoms for part in parts])[:, None]
+    elif features is not None and sizes is not None:
         per_atom = None if known is None or inside is None else inside / known.atoms[:, None]
-        points, others = standardise(features / atoms, per_atom)
-    else:
-        points = others = None
+        points, others = standardise(features / sizes[:, None], per_atom)
     return Scan(
-        columns={
-            name: np.concatenate([row.numbers[name] for row in rows]) for name in rows[0].numbers
-        },
-        hashes=np.concatenate([row.hashes for row in rows]),
-        geometry=np.concatenate([row.geometry for row in rows]),
+        columns={name: _whole(rows) for name, rows in found.numbers.items()},
+        hashes=_whole(found.hashes),
+        geometry=_whole(found.geometry),
         features=features,
         known_features=inside,
         descriptors=points,
-        known_descriptors=others,
+        known_descriptors=None if others is None else others.astype(np.float32),
         descriptor="none" if points is None else "features" if kind is None else "distances",
     )
 
 
-def _stacked(parts: Sequence[Array | None]) -> Array | None:
-    found = [part for part in parts if part is not None]
-    return np.concatenate(found) if len(found) == len(parts) else None
+def _whole(rows: Rows) -> Any:
+    found = rows.array()
+    assert found is not None  # a pool has at least one structure
+    return found

@@ -5,10 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from bayrace.calibrate.fit import fit_calibration
 from bayrace.calibrate.method import RecalibrationMethod
+from bayrace.calibrate.seen import refuse_seen
+from bayrace.config import make_config
+from bayrace.config.build import label_keys
 from bayrace.data.frame import Frame
+from bayrace.data.read import read_frames, split_isolated
 from bayrace.data.split import frame_hashes
 from bayrace.models.noise import noise_spec_of
 from bayrace.potential.potential import Potential
@@ -36,3 +41,39 @@ def calibrated(
         return potential
     seen = {**potential.frames, "calibration": frame_hashes(valid)}
     return replace(potential, calibration=calibration, frames=seen)
+
+
+def calibrate(
+    potential: Potential | str | Path,
+    data: str | Path | Sequence[str | Path] | Sequence[Frame] | None = None,
+    *,
+    method: str | RecalibrationMethod = "scale",
+) -> Potential:
+    """The potential with σ that agrees with its errors on labelled data.
+
+    `data` are files or frames; None: the validation set of its training. Frames that it was trained
+    on, or that are kept for its test, are refused.
+    """
+    known = potential if isinstance(potential, Potential) else Potential.load(potential)
+    frames = _frames(known, data)
+    refuse_seen(known.frames, frames)
+    stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
+    raw = known.predict_frames(frames, stress=stress, calibrated=False)
+    seen = {**known.frames, "calibration": frame_hashes(frames)}
+    return replace(known, calibration=fit_calibration(raw, method=method), frames=seen)
+
+
+def _frames(
+    potential: Potential, data: str | Path | Sequence[str | Path] | Sequence[Frame] | None
+) -> Sequence[Frame]:
+    if data is None:
+        from bayrace.workflow.tune import training_frames  # which calibrates, too
+
+        return training_frames(potential)[1]
+    files = [data] if isinstance(data, str | Path) else list(data)
+    if all(isinstance(each, Frame) for each in files):
+        return [each for each in files if isinstance(each, Frame)]
+    config = make_config(potential.config, source="configuration of the potential")
+    keys = label_keys(config.data, config.target)
+    found = read_frames([str(each) for each in files], keys=keys, config_weights={})
+    return split_isolated(found)[0]

@@ -25,13 +25,10 @@ from bayrace.data.write import write_frames
 from bayrace.models.foreign import ForeignSpec
 from bayrace.models.module import ModuleModel
 from bayrace.potential.potential import Potential
-from bayrace.train.checkpoint import LAST
 from bayrace.workflow import train as run
 from bayrace.workflow.adopt import adopt_splits
-from bayrace.workflow.ensemble import train_members
-from bayrace.workflow.fit import Watch
-from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.member import SideBySide
+from bayrace.workflow.start import train_any
 
 TRAIN, VALID = "train.traj", "valid.traj"
 
@@ -62,23 +59,9 @@ def fine_tune(
     if isinstance(potential.model, ModuleModel):
         return _adopted_again(potential, folder=folder, seed=seed)
     config = tuning_config(potential, tune, folder=folder / "run", seed=seed, known=int(old.sum()))
-    afresh = tune.start == "scratch"
-    if potential.posterior.name == "ensemble":
-        result = train_members(
-            config,
-            members=potential.posterior.samples,
-            how=how,
-            initial=None if afresh else model,
-            resume=(folder / "run" / ENSEMBLE).is_file(),
-        )
-        return result.potential
-    single = run.train(
-        config,
-        initial=None if afresh else potential,
-        resume=(folder / "run" / LAST).is_file(),
-        watch=Watch(stop=how.stop),
-    )
-    return None if single.fit.reason == "interrupted" else single.potential
+    several = potential.posterior.samples if potential.posterior.name == "ensemble" else None
+    initial = None if tune.start == "scratch" else model
+    return train_any(config, members=several, initial=initial, how=how)
 
 
 def _adopted_again(potential: Potential, *, folder: Path, seed: int) -> Potential:

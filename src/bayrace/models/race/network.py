@@ -72,6 +72,11 @@ class Race:
         return self.spec.elements
 
     @property
+    def hops(self) -> int:
+        """One for each layer."""
+        return len(self.layout)
+
+    @property
     def noise_spec(self) -> NoiseSpec:
         """Which noise heads the network has."""
         return self.spec.noise

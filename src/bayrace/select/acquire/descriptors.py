@@ -16,12 +16,12 @@ from bayrace.data.frame import Frame
 from bayrace.models.derivatives import evaluate
 from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
 from bayrace.potential.potential import Potential
-from bayrace.select.acquire.interface import Array
+from bayrace.select.acquire.interface import Array, Descriptors
 
 MOST_ATOMS = 64
 """Of structures that are described by all their distances: at most 2016 numbers."""
 _EDGES = 20_000  # of a batch
-_BLOCK = 2**22  # numbers of a block of distances: 32 MB
+_BLOCK = 2**19  # numbers of a block of distances: 4 MB
 
 
 def composition(frame: Frame) -> bytes:
@@ -72,7 +72,7 @@ def last_layer_features(potential: Potential, frames: Sequence[Frame]) -> Array 
     return np.concatenate(rows) if rows else None
 
 
-def standardise(points: Array, known: Array | None) -> tuple[Array, Array | None]:
+def standardise(points: Array, known: Array | None) -> tuple[Descriptors, Array | None]:
     """Features in standard deviations of the training set, or of the pool if that has fewer than 2.
 
     Scaled to root mean squares; features that do not vary are left out.
@@ -82,16 +82,17 @@ def standardise(points: Array, known: Array | None) -> tuple[Array, Array | None
     varies = spread > 1e-6 * max(float(spread.max(initial=0.0)), 1e-300)
     scale = spread[varies] * np.sqrt(max(int(varies.sum()), 1))
     inside = None if known is None else known[:, varies] / scale
-    return points[:, varies] / scale, inside
+    return (points[:, varies] / scale).astype(np.float32), inside
 
 
-def nearest(points: Array, others: Array) -> Array:
+def nearest(points: Array | Descriptors, others: Array | Descriptors) -> Array:
     """Distance of each point (P, G) to the nearest of others (T, G); inf if there are none."""
     found = np.full(len(points), np.inf)
+    others = others.astype(np.float64)
     squares = np.einsum("tg,tg->t", others, others)
     step = max(1, _BLOCK // max(1, len(others), points.shape[1]))
     for start in range(0, len(points), step):
-        block = points[start : start + step]
+        block = points[start : start + step].astype(np.float64)
         if len(others) > 16:  # by products: fast, exact to 1e-8 of the size of the descriptors
             square = np.einsum("pg,pg->p", block, block)[:, None] + squares - 2 * block @ others.T
             found[start : start + step] = np.sqrt(np.maximum(square.min(1), 0.0))

@@ -14,6 +14,7 @@ from bayrace.core.prediction import Prediction
 from bayrace.predict.predict import Uncertainty
 
 Array = NDArray[np.float64]
+Descriptors = NDArray[np.float32]
 Over = Literal["mean", "max", "sum"]
 """How the numbers of atoms become one of their structure."""
 
@@ -43,8 +44,8 @@ class Pool:
     free: NDArray[np.bool_]  # (P,)
     features: Array | None = None  # (P, D), summed over atoms
     known_features: Array | None = None  # (T, D)
-    descriptors: Array | None = None  # (P, G), Euclidean distances mean something
-    known_descriptors: Array | None = None  # (T, G)
+    descriptors: Descriptors | None = None  # (P, G), Euclidean distances mean something
+    known_descriptors: Descriptors | None = None  # (T, G)
 
     def __len__(self) -> int:
         return len(self.free)

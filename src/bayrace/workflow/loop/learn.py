@@ -10,13 +10,11 @@ from bayrace.evaluate.evaluation import Evaluation, evaluate
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.train.signals import stop_on_signals
-from bayrace.workflow import train as run
 from bayrace.workflow.calibrate import calibrated
-from bayrace.workflow.ensemble import train_members
-from bayrace.workflow.fit import Watch
 from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.loop.bench import MODEL, TRAIN, VALID, Bench
 from bayrace.workflow.member import SideBySide
+from bayrace.workflow.start import train_any
 from bayrace.workflow.tune import fine_tune, training_frames
 
 
@@ -87,20 +85,8 @@ def _trained(bench: Bench) -> Potential:
     folder = bench.folder(0) / "train"
     config = bench.config.training(str(folder))
     with stop_on_signals() as stop:
-        if config.posterior.kind == "ensemble":
-            resume = (folder / ENSEMBLE).is_file()
-            several = train_members(
-                config,
-                members=config.posterior.method.members,
-                how=SideBySide(bench.config.workers, bench.config.pin, bench.watch.members, stop),
-                resume=resume,
-                overwrite=not resume,
-            )
-            potential = several.potential
-        else:
-            resume = (folder / LAST).is_file()
-            single = run.train(config, resume=resume, overwrite=not resume, watch=Watch(stop=stop))
-            potential = None if single.fit.reason == "interrupted" else single.potential
+        how = SideBySide(bench.config.workers, bench.config.pin, bench.watch.members, stop)
+        potential = train_any(config, how=how)
     if potential is None:
         raise KeyboardInterrupt
     return potential
