@@ -1,0 +1,186 @@
+"""`bayrace hop`: surface hopping on learnt electronic states."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bayrace.cli.common import Debug, console, friendly
+
+if TYPE_CHECKING:
+    from bayrace.workflow.hop import SwarmResult
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("hop")(friendly(hop))
+
+
+def hop(
+    models: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Potentials: one for each state, lowest first; with --diabatic those of E_PPS, "
+            "E_OSS and Δ²."
+        ),
+    ],
+    start: Annotated[
+        str,
+        typer.Option(
+            help="Structure near a minimum, about which trajectories vibrate; or one for each "
+            "trajectory, with momenta."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of results; continued.")],
+    diabatic: Annotated[bool, typer.Option(help="Three potentials: E_PPS, E_OSS, Δ².")] = False,
+    method: Annotated[
+        Literal["fssh", "shxf", "landau-zener"] | None,
+        typer.Option(
+            help="Fewest switches, with decoherence by exact factorisation, or from gaps alone; "
+            "default: shxf with --diabatic, else landau-zener."
+        ),
+    ] = None,
+    state: Annotated[int, typer.Option(min=0, help="Where all begin; 0 is the lowest.")] = 1,
+    trajectories: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
+    time: Annotated[float, typer.Option(help="Of each trajectory, fs.")] = 100.0,
+    timestep: Annotated[float, typer.Option(help="Of the nuclei, fs.")] = 0.25,
+    substeps: Annotated[int, typer.Option(min=1, help="Of the amplitudes in a timestep.")] = 20,
+    decoherence: Annotated[
+        Literal["energy", "none"], typer.Option(help="fssh: by the energy gap, or none.")
+    ] = "energy",
+    width: Annotated[float, typer.Option(help="shxf: width of wave packets, Å.")] = 0.053,
+    frustrated: Annotated[
+        Literal["keep", "reverse"],
+        typer.Option(help="Velocity along the coupling where a hop lacks energy."),
+    ] = "keep",
+    temperature: Annotated[float, typer.Option(help="K, of vibrations; 0: ground state.")] = 0.0,
+    bound: Annotated[float, typer.Option(help="Stop rule: force error, eV/Å.")] = 1.0,
+    probability: Annotated[
+        float, typer.Option(help="Stop a trajectory where P(larger force error) exceeds this.")
+    ] = 0.5,
+    rule: Annotated[bool, typer.Option("--rule/--no-rule", help="Use the stop rule.")] = True,
+    max_drift: Annotated[float, typer.Option(help="Stop at this drift of energy, eV.")] = 0.5,
+    dihedral: Annotated[
+        str | None, typer.Option(help="Four atoms, counted from 0, as 2,0,1,4: a figure of it.")
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Timesteps between records.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    group: Annotated[int, typer.Option(min=1, help="Trajectories that move as a batch.")] = 25,
+    seed: Annotated[int, typer.Option(min=0, help="Of starts and hops.")] = 0,
+    debug: Debug = False,
+) -> None:
+    """Let a swarm of trajectories hop between electronic states, and count who is where.
+
+    Writes populations.json (shares of trajectories with standard errors), populations.png, files of
+    trajectories, and with --dihedral an angle against time. Trajectories whose forces cannot be
+    trusted are stopped and counted. The same command again continues what was interrupted.
+
+    \b
+    Examples:
+      bayrace hop s0.bayrace s1.bayrace --start minimum.xyz -o runs/hop --time 60
+      bayrace hop pps.bayrace oss.bayrace delta2.bayrace --diabatic --start minimum.xyz -o runs/shxf
+      bayrace hop s0.bayrace s1.bayrace --start minimum.xyz -o out --dihedral 2,0,1,4 --workers 2
+    """
+    del debug
+    from bayrace.potential.states import States
+    from bayrace.simulate.hopping.learnt import HBAR
+    from bayrace.simulate.hopping.starts import starts
+    from bayrace.simulate.hopping.swarm import HopSettings
+    from bayrace.simulate.stop import StopRule
+    from bayrace.workflow.hop import SwarmPlan, run_swarm
+
+    atoms = None if dihedral is None else four(dihedral)
+    states = States.load(models, diabatic=diabatic)
+    if state >= states.count:
+        raise ValueError(f"--state {state}: there are {states.count} states, counted from 0")
+    settings = HopSettings(
+        method=method or ("shxf" if diabatic else "landau-zener"),
+        timestep=timestep,
+        steps=round(time / timestep),
+        hbar=HBAR,
+        substeps=substeps,
+        decoherence=decoherence,
+        width=width,
+        frustrated=frustrated,
+        direction="coupling" if diabatic else "velocity",
+        max_drift=max_drift,
+        seed=seed,
+    )
+    frame, positions, velocities = starts(
+        states, start, trajectories=trajectories, temperature=temperature, seed=seed
+    )
+    plan = SwarmPlan(
+        models=tuple(str(path.resolve()) for path in models),
+        diabatic=diabatic,
+        frame=frame,
+        positions=positions,
+        velocities=velocities,
+        state=state,
+        settings=settings,
+        rule=StopRule(bound, probability) if rule else None,
+        record_every=every,
+    )
+    out = console()
+    result = run_swarm(
+        plan,
+        output,
+        workers=workers,
+        group=group,
+        done=lambda finished, total: out.print(f"{finished} of {total} groups"),
+    )
+    write(result, output, atoms)
+    for line in lines(result):
+        out.print(line)
+
+
+def four(text: str) -> tuple[int, int, int, int]:
+    """Four atoms from "2,0,1,4"."""
+    try:
+        a, b, c, d = (int(part) for part in text.split(","))
+    except ValueError:
+        raise ValueError(f"--dihedral {text}: give four atoms, counted from 0: 2,0,1,4") from None
+    return a, b, c, d
+
+
+def write(result: SwarmResult, folder: Path, atoms: tuple[int, int, int, int] | None) -> None:
+    """Numbers and figures."""
+    from bayrace.report import hopping
+    from bayrace.report.figures import save
+
+    shares, errors, mean = result.shares()
+    told = {
+        "time_fs": result.times.tolist(),
+        "share": shares.tolist(),
+        "standard_error": errors.tolist(),
+        "electronic_population": mean.tolist(),
+    }
+    (folder / "populations.json").write_text(
+        json.dumps(told | {"summary": result.summary()}) + "\n"
+    )
+    curves = hopping.Curves(result.times, shares, errors)
+    save(hopping.populations({"": curves}), folder / "populations.png")
+    if atoms is not None:
+        angle = result.dihedral(atoms)
+        name = "dihedral " + "–".join(str(atom) for atom in atoms)
+        save(hopping.angles(result.times, angle, result.active, name=name), folder / "dihedral.png")
+
+
+def lines(result: SwarmResult) -> list[str]:
+    """What happened, in plain words."""
+    shares, errors, _ = result.shares()
+    said = result.summary()
+    end = ", ".join(
+        f"S{s} {share:.3f} ± {error:.3f}"
+        for s, (share, error) in enumerate(zip(shares[-1], errors[-1], strict=True))
+    )
+    return [
+        f"after {result.times[-1]:g} fs: {end}",
+        f"{said['trajectories']} trajectories, {said['hops']} hops; "
+        f"{said['stopped_by_uncertainty']} stopped by the uncertainty rule "
+        f"({100 * said['share_stopped_by_uncertainty']:.0f} %), "
+        f"{said['stopped_by_drift']} by their total energy",
+        f"largest drift of the total energy: {said['largest_drift_eV']:.1e} eV",
+    ]
