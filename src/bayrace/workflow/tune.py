@@ -20,9 +20,9 @@ import numpy as np
 from bayrace.config import Config, ConfigError, changed, make_config
 from bayrace.config.active import TuneConfig
 from bayrace.config.build import label_keys
-from bayrace.data.frame import DataError, Frame, elements_of, symbols_of
+from bayrace.data.frame import Frame, elements_of, symbols_of
 from bayrace.data.read import read_frames, split_isolated
-from bayrace.data.split import fingerprint, frame_hashes, split
+from bayrace.data.split import frame_hashes, split
 from bayrace.data.write import write_frames
 from bayrace.models.foreign import ForeignSpec
 from bayrace.models.module import ModuleModel
@@ -32,6 +32,8 @@ from bayrace.workflow.adopt import adopt_splits
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.member import SideBySide
 from bayrace.workflow.start import train_any
+from bayrace.workflow.training_data import moved as moved
+from bayrace.workflow.training_data import training_frames as training_frames
 
 TRAIN, VALID = "train.traj", "valid.traj"
 NEW_VALID = 0.1
@@ -124,36 +126,6 @@ def tuning_config(
         "valid_every": tune.epochs,  # once: see above
     }
     return make_config(raw, source="configuration of the potential")
-
-
-def moved(config: Config) -> str:
-    """A hint for training files that are named relative to another folder; empty if they exist."""
-    named = [
-        *config.data.train,
-        *(config.data.valid if isinstance(config.data.valid, tuple) else ()),
-    ]
-    if all(Path(path.rpartition("@")[0] or path).exists() for path in named):
-        return ""
-    return (
-        ". This is how the training of the potential named its files: start bayrace in the folder "
-        "of that time, or name them anew with -s data.train=... (bayrace fit)"
-    )
-
-
-def training_frames(potential: Potential) -> tuple[list[Frame], list[Frame]]:
-    """Training and validation frames of a potential, read again from its files."""
-    config = make_config(potential.config, source="configuration of the potential")
-    data = changed(config.data, test={})  # which may be much, and is not asked for
-    try:
-        splits = run.read_splits(changed(config, data=data))
-    except DataError as error:
-        raise DataError(f"{error}{moved(config)}") from error
-    if fingerprint(splits.train) != potential.fingerprint:
-        raise ConfigError(
-            f"{', '.join(config.data.train)}: the data are not those that the potential was "
-            "trained on any more; restore the files, or give others where a command takes them"
-        )
-    return splits.train, splits.valid
 
 
 def train_from(
