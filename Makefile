@@ -5,6 +5,7 @@
 # make docs    the documentation as a site in .site
 # make bench   speed beside MACE and NequIP, which it installs in .bench (half an hour, idle machine)
 # make bench-accuracy   errors after equal training time beside MACE and NequIP (hours)
+# make wheel   a wheel with the kernels of the presets inside, in dist/ (Linux, x86-64)
 # make soak    kills, full disks, threads and long runs (hours; SOAK=--short takes minutes)
 # make clean   remove caches and outputs; distclean removes .venv too
 #
@@ -20,7 +21,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMPS := .venv/.stamps
 
-.PHONY: demo test lint docs fuzz soak bench bench-accuracy clean distclean
+.PHONY: demo test lint docs fuzz soak wheel bench bench-accuracy clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/run
@@ -40,6 +41,12 @@ soak: $(STAMPS)/dev
 
 fuzz: $(STAMPS)/dev
 	OMP_NUM_THREADS=1 $(BIN)/python fuzz/run.py $(FUZZ)
+
+# The kernels are built into the source tree and leave it again.
+wheel: $(STAMPS)/dev
+	$(BIN)/python scripts/build_kernels.py
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps -w dist .
+	rm -rf src/bayrace/nn/prebuilt
 
 docs: $(STAMPS)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

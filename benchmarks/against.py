@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -168,29 +169,31 @@ def _config(data: Path, preset: str, size: int) -> Any:
     )
 
 
-def _potential(data: Path, preset: str, elements: tuple[int, ...]) -> Any:
-    """Random weights."""
-    from types import SimpleNamespace
-
+def _potential(preset: str, elements: tuple[int, ...]) -> Any:
+    """Random weights; only what all versions have in common is used."""
     from bayrace import Potential
-    from bayrace.config.build import lambdas, race_spec
+    from bayrace.models.noise import Lambdas, NoiseSpec
+    from bayrace.models.race.presets import PRESETS
+    from bayrace.models.race.spec import RaceSpec
     from bayrace.posterior.point import Point
 
-    config, kinds = _config(data, preset, 1), len(elements)
-    statistics = SimpleNamespace(
-        elements=elements,
-        frames=[SimpleNamespace(forces=True)],
-        mean_neighbours=lambda: 20.0,
-        force_rms=lambda: 1.0,
-        atomic_shift=lambda: (0.0,) * kinds,
-        shortest_distances=lambda: ((0.5,) * kinds,) * kinds,  # Å; watched, and never met
-    )
-    spec = race_spec(config, statistics)  # type: ignore[arg-type]
+    names = {field.name for field in fields(RaceSpec)}
+    values = {name: value for name, value in PRESETS[preset]["model"].items() if name in names}
+    kinds = len(elements)
+    values |= {
+        "elements": elements,
+        "mean_neighbours": 20.0,
+        "noise": NoiseSpec("joint", "extensive", "equivariant", stress=False),
+        "scale": 1.0,
+        "shift": (0.0,) * kinds,
+        "shortest": ((0.5,) * kinds,) * kinds,  # Å; watched, and never met
+    }
+    spec = RaceSpec(**values)
     return Potential(
         spec=spec,
         posterior=Point(spec.build().init(0)),
         references=dict.fromkeys(elements, 0.0),
-        lambdas=lambdas(config.loss),
+        lambdas=Lambdas(1.0, 100.0, 0.0),
         statistics={},
         config={},
         fingerprint="",
@@ -217,7 +220,7 @@ def _predictions(data: Path, preset: str, size: int) -> Callable[[], None]:
 
     atoms = _structure(data, size)
     elements = tuple(sorted(set(atoms.numbers.tolist())))
-    potential = _potential(data, preset, elements)
+    potential = _potential(preset, elements)
     frame = frame_from_atoms(atoms, keys=None, index=0)
     graph = build_graph(frame, elements=elements, cutoff=potential.model.cutoff)
     batch = collate([graph], elements_count=len(elements), dtype=potential.dtype)
@@ -231,16 +234,16 @@ def _predictions(data: Path, preset: str, size: int) -> Callable[[], None]:
 
 def _dynamics(data: Path, preset: str) -> Callable[[], None]:
     """A step of dynamics in ASE."""
+    import numpy as np
     from ase import units
-    from ase.md.velocitydistribution import MaxwellBoltzmannDistribution
     from ase.md.verlet import VelocityVerlet
 
     from bayrace import Calculator
 
     atoms = _structure(data, 27)
     elements = tuple(sorted(set(atoms.numbers.tolist())))
-    atoms.calc = Calculator(_potential(data, preset, elements))
-    MaxwellBoltzmannDistribution(atoms, temperature_K=10)
+    atoms.calc = Calculator(_potential(preset, elements))
+    atoms.set_momenta(np.random.default_rng(0).normal(0, 0.1, (len(atoms), 3)))
     dynamics = VelocityVerlet(atoms, 0.01 * units.fs)
     return lambda: dynamics.run(1)
 

@@ -40,10 +40,12 @@ class Amount:
     label: int
     loop: int
     steps: int  # of molecular dynamics
+    frames: int  # of a pool
+    atoms: int  # of a structure
 
 
-FULL = Amount(train=100, label=50, loop=30, steps=20_000)
-SHORT = Amount(train=4, label=4, loop=3, steps=2_000)
+FULL = Amount(train=100, label=50, loop=30, steps=20_000, frames=100_000, atoms=103_823)
+SHORT = Amount(train=4, label=4, loop=3, steps=2_000, frames=2_000, atoms=40_000)
 
 
 def ethanol(folder: Path, name: str, count: int) -> Path:

@@ -17,6 +17,7 @@ import numpy as np
 from common import FULL, SHORT, Amount, SoakError
 from crowds import NotPossibleError, full_disk, long_dynamics, threads, two_processes
 from kills import labelling, loop, training
+from sizes import large, pools
 
 Case = Callable[[Path, Amount, np.random.Generator], str]
 CASES: dict[str, Case] = {
@@ -27,6 +28,8 @@ CASES: dict[str, Case] = {
     "training": training,
     "labelling": labelling,
     "loop": loop,
+    "pools": pools,
+    "atoms": large,
 }
 
 

@@ -72,6 +72,7 @@ FREE = {  # keys that change nothing that is learnt, or belong to what these pre
         "threads",
         "valid_batch_size",
         "rehearse",
+        "layers",
         "improvement",
     },
     "loss": {"huber_delta"},

@@ -51,6 +51,7 @@ def fit(
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
     from bayrace.workflow.fit import Watch
+    from bayrace.workflow.prepare import network_of
     from bayrace.workflow.start import posterior_config
     from bayrace.workflow.tune import moved
 
@@ -59,6 +60,7 @@ def fit(
     potential = Potential.load(model, device=device)
     config = posterior_config(potential, posterior, [*(override or []), *(old or [])])
     target = output or model.with_name(f"{model.stem}-{config.posterior.kind}{model.suffix}")
+    network_of(potential)  # says where it cannot be trained here
     try:
         prepared = run.prepare(config, initial=potential)
     except DataError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -67,6 +68,25 @@ def train(
     pin: Annotated[
         bool, typer.Option(help="Keep each member to its own core; not if others use the machine.")
     ] = True,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Train this potential further on the data file; its own training data are "
+            "rehearsed. -s tune.epochs=20, -s tune.lr=0.001 change how.",
+        ),
+    ] = None,
+    layers: Annotated[
+        str, typer.Option(help="With --from: all, or last, which trains the last layer alone.")
+    ] = "all",
+    rehearse: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --from: old structures in each pass, drawn anew; default: all; 0: none, and "
+            "the old data are not needed.",
+        ),
+    ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop where the data look wrong, instead of warning.")
     ] = False,
@@ -82,6 +102,8 @@ def train(
       bayrace train runs/data --resume          after Ctrl-C or a crash
       bayrace train config.yaml --members 8     an ensemble, with epistemic σ
       bayrace train config.yaml -s posterior=llpr
+      bayrace train new.xyz --from model.bayrace --rehearse 200
+      bayrace train new.xyz --from adopted.bayrace --layers last
     """
     del debug  # the decorator reads it
     overrides = [
@@ -92,6 +114,11 @@ def train(
     from bayrace.config import ConfigError
     from bayrace.workflow.start import configuration, members_of
 
+    if start is not None:
+        from bayrace.cli.further import train_further
+
+        train_further(start, source, overrides, layers=layers, rehearse=rehearse)
+        return
     config = configuration(source, overrides)
     out = console()
     count = members_of(config, members=members, resume=resume)

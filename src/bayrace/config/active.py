@@ -35,6 +35,11 @@ class TuneConfig(Section):
         default="checkpoint",
         description="checkpoint: every member is trained further; scratch: trained anew.",
     )
+    layers: Literal["all", "last"] = Field(
+        default="all",
+        description="all: the whole network; last: its last layer alone. Networks of other "
+        "packages keep their weights with all.",
+    )
     epochs: int = Field(
         default=10, ge=1, description="Passes over training and new structures together."
     )

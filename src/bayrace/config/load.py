@@ -46,7 +46,7 @@ def make_section(section: type[S], raw: Any, overrides: Iterable[str] = (), *, s
     """A section from a mapping and "key.sub=value" overrides; errors name every wrong key."""
     values = copy.deepcopy(dict(raw) if isinstance(raw, Mapping) else raw)
     for override in overrides:
-        _apply(values, override)
+        apply_override(values, override)
     try:
         return section.model_validate(values)
     except (OverflowError, RecursionError) as error:
@@ -106,12 +106,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in raw.items() if not (key != "data" and value is None)}
 
 
-def _apply(values: dict[str, Any], override: str) -> None:
-    """Set one dotted key in place."""
+def apply_override(values: dict[str, Any], override: str) -> None:
+    """Set the dotted key of "key.sub=value" in place."""
     key, separator, text = override.partition("=")
-    parts = [part.strip() for part in key.split(".")]
-    if not separator or not all(parts):
+    if not separator or not all(part.strip() for part in key.split(".")):
         raise ConfigError(f"override {override!r}: write key.sub=value, such as train.lr=0.005")
+    put(values, key, _yaml_value(text, override))
+
+
+def put(values: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key in place; sections on the way that are not there are made."""
+    parts = [part.strip() for part in key.split(".")]
     section = values
     for part in parts[:-1]:
         named = named_target if part == "target" else named_kind
@@ -120,7 +125,7 @@ def _apply(values: dict[str, Any], override: str) -> None:
             inside = {}
         section[part] = inside
         section = inside
-    section[parts[-1]] = _yaml_value(text, override)
+    section[parts[-1]] = value
 
 
 def _yaml_value(text: str, override: str) -> Any:

@@ -41,7 +41,8 @@ def fill_run(raw: Any) -> Any:
     model = raw.get("model", {})
     named = isinstance(model, Mapping)
     name = model.get("preset", DEFAULT_PRESET) if named else getattr(model, "preset", None)
-    filled = target_loss(own_loss(raw))
+    kind = preset_values(name, "loss").get("kind")
+    filled = target_loss(own_loss(raw), preset=kind)
     for section in ("loss", "train"):
         given = filled.get(section, {})
         if isinstance(given, Mapping):

@@ -195,6 +195,11 @@ class TrainConfig(Section):
     )
     valid_batch_size: int = Field(default=20, ge=1, description="Structures per validation batch.")
     max_epochs: int = Field(default=1000, ge=1, description="Passes over the training data.")
+    layers: Literal["all", "last"] = Field(
+        default="all",
+        description="What is trained of a network that starts from trained weights: all of it, or "
+        "its last layer alone.",
+    )
     rehearse: RehearseConfig | None = Field(
         default=None, description="Frames that an epoch need not have; null: every epoch has all."
     )

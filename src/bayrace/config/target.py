@@ -75,14 +75,18 @@ class TargetConfig(Section):
         return Target(self.name, self.unit, self.pooling)
 
 
-def target_loss(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A property has no forces, which the section `loss` need not say."""
+def target_loss(raw: Mapping[str, Any], *, preset: Any = None) -> dict[str, Any]:
+    """A property has no forces, which the section `loss` need not say.
+
+    `preset` is the kind of loss that the preset has.
+    """
     filled = dict(raw)
     target, loss = named_target(raw.get("target", {})), raw.get("loss", {})
     both = isinstance(target, Mapping) and isinstance(loss, Mapping)
     if both and target.get("name", "energy") != "energy":
         pooling = _fill_known(target).get("pooling", "sum")
         noise = {} if pooling == "sum" else {"energy_noise": "mean_log"}
-        filled["loss"] = {"kind": "nll_e", "forces": 0.0} | noise | dict(loss)
+        kind = preset if preset in ("mse", "nll_e") else "nll_e"
+        filled["loss"] = {"kind": kind, "forces": 0.0} | noise | dict(loss)
         filled["target"] = dict(target)
     return filled

@@ -24,6 +24,8 @@ from functools import cache
 from pathlib import Path
 from threading import BoundedSemaphore
 
+from bayrace.nn import prebuilt
+
 FLAGS = ("-O2", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast")
 OPENMP = "-fopenmp"
 
@@ -51,11 +53,13 @@ class Compiler:
 
 
 def build(source: str, defines: dict[str, str]) -> ctypes.CDLL:
-    """The library of this source, from the cache or compiled now.
+    """The library of this source: brought along by the wheel, from the cache, or compiled now.
 
     Raises:
         CompilerError: no compiler, or it refused the source.
     """
+    if (found := prebuilt.find(source, defines)) is not None:
+        return found
     compiler = find_compiler()
     flags = (*compiler.flags, *(f"-D{name}={value}" for name, value in defines.items()))
     text = "\0".join((source, *flags, compiler.command, compiler.identity))
@@ -70,6 +74,30 @@ def build(source: str, defines: dict[str, str]) -> ctypes.CDLL:
             f"cannot build or load {library}: {error}; make room there, or set BAYRACE_CACHE to "
             "another folder of yours"
         ) from error
+
+
+def build_for(level: str, source: str, defines: dict[str, str], folder: Path) -> ctypes.CDLL:
+    """The library of this source for a kind of processor (`prebuilt.LEVELS`), for a wheel.
+
+    Raises:
+        CompilerError: no compiler, or it refused the source.
+    """
+    compiler, library = find_compiler(), prebuilt.place(folder, source, defines, level)
+    if not library.exists():
+        threads = (OPENMP,) if compiler.threads else ()
+        given = (f"-D{name}={value}" for name, value in defines.items())
+        _compile(compiler, (*FLAGS, f"-march={level}", *threads, *given), source, library)
+        _digest_of(library).unlink()
+    return ctypes.CDLL(str(library))
+
+
+def vector_bytes() -> int:
+    """Bytes in the vectors that kernels compute with.
+
+    Raises:
+        CompilerError: no compiler, and nothing was brought along for this processor.
+    """
+    return prebuilt.vector_bytes() or find_compiler().vector_bytes
 
 
 def cache_folder() -> Path:

@@ -10,7 +10,8 @@ from typing import Any, Literal, Protocol, get_args
 
 import torch
 
-from bayrace.nn.compiler import CompilerError, find_compiler
+from bayrace.nn import prebuilt
+from bayrace.nn.compiler import CompilerError, find_compiler, vector_bytes
 
 Kernel = Literal["auto", "plain", "fused"]
 
@@ -34,6 +35,8 @@ def kernel_status() -> str:
     try:
         compiler = find_compiler()
     except CompilerError as error:
+        if own := prebuilt.vector_bytes():
+            return f"fused for the presets (brought along, {8 * own}-bit vectors); else plain"
         return f"plain ({error})"
     threads = "OpenMP" if compiler.threads else "one thread"
     return f"fused ({compiler.command}, {8 * compiler.vector_bytes}-bit vectors, {threads})"
@@ -59,7 +62,7 @@ def resolve(
 
 def lanes_for(channels: int, dtype: torch.dtype) -> int:
     """Channels in one vector: the widest of the processor's that divides them, or the narrowest."""
-    widest = find_compiler().vector_bytes // dtype.itemsize
+    widest = vector_bytes() // dtype.itemsize
     narrowest = 16 // dtype.itemsize
     lanes = widest
     while lanes > narrowest and channels % lanes:

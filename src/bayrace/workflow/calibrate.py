@@ -17,6 +17,7 @@ from bayrace.data.read import read_frames, split_isolated
 from bayrace.data.split import frame_hashes
 from bayrace.models.noise import noise_spec_of
 from bayrace.potential.potential import Potential
+from bayrace.workflow.training_data import training_frames
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +68,6 @@ def _frames(
     potential: Potential, data: str | Path | Sequence[str | Path] | Sequence[Frame] | None
 ) -> Sequence[Frame]:
     if data is None:
-        from bayrace.workflow.tune import training_frames  # which calibrates, too
-
         return training_frames(potential)[1]
     files = [data] if isinstance(data, str | Path) else list(data)
     if all(isinstance(each, Frame) for each in files):

@@ -35,12 +35,14 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
     for frames in splits.test.values():  # not after hours of training
         check_frames(frames, need_forces=False, elements=elements)
 
+    cutoff = config.model.cutoff if initial is None else initial.spec.cutoff
+
     def dataset(frames: Sequence[Frame]) -> Dataset:
-        return Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
+        return Dataset(frames, elements=elements, cutoff=cutoff, references=references)
 
     training = dataset(splits.train)
     spec = model_spec(config, training) if initial is None else initial.spec
-    model: Any = spec.build() if initial is None else network_of(initial)
+    model: Any = spec.build() if initial is None else initial.model
     settings = train_settings(config)
     if settings.device == "cpu" and isinstance(model, Race):
         model.prepare(settings.torch_dtype)

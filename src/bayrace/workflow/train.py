@@ -12,7 +12,7 @@ business of bayrace.workflow.ensemble.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from bayrace.data.distances import Distances
 from bayrace.data.read import Frame
 from bayrace.data.split import fingerprint, frame_hashes
 from bayrace.evaluate.evaluation import Evaluation, evaluate
+from bayrace.models.partial import LastLayerOnly
 from bayrace.posterior import POSTERIORS
 from bayrace.posterior.method import FitTask, Fitted
 from bayrace.posterior.point import Point
@@ -54,6 +55,7 @@ from bayrace.workflow.folder import (
     locked,
     remove_leftovers,
 )
+from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
 from bayrace.workflow.prepare import read_splits as read_splits
 
@@ -137,19 +139,7 @@ def _train_posterior(
     if method.trains == "itself":
         return _both(method.fit(task))
     recorder = method.recorder(folder / method.name)
-    fitted = fit(
-        task.model,
-        task.likelihood_at,
-        task.train,
-        task.valid,
-        settings=task.settings,
-        folder=folder,
-        resume=resume,
-        observer=watch.observer,
-        stop=watch.stop,
-        initial=start,
-        after_epoch=recorder or (lambda *_: None),
-    )
+    fitted = _trained(config, task, recorder or (lambda *_: None))
     fitted = _with_refitted_noise(task, config, fitted)
     if method.name == Point.name or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
@@ -162,6 +152,31 @@ def _train_posterior(
     if posterior is None or (tail is not None and tail.reason == "interrupted"):
         return Point(fitted.params), replace(fitted, reason="interrupted")
     return posterior, fitted
+
+
+def _trained(
+    config: Config, task: FitTask, after_epoch: Callable[[int, Params], None]
+) -> FitResult:
+    """The network after its training, of which it may be the last layer alone that is trained."""
+    part = None
+    if config.train.layers == "last":
+        if task.params is None:
+            raise ConfigError("train.layers: last needs trained weights to start from (--from)")
+        part = LastLayerOnly(task.model, task.params)
+    result = fit(
+        part or task.model,
+        task.likelihood_at,
+        task.train,
+        task.valid,
+        settings=task.settings,
+        folder=task.folder,
+        resume=task.resume,
+        observer=task.callbacks.observer,
+        stop=task.callbacks.stop,
+        initial=task.params if part is None else part.free,
+        after_epoch=after_epoch,
+    )
+    return result if part is None else replace(result, params=part.merged(result.params))
 
 
 def _both(found: Fitted) -> tuple[Posterior, FitResult]:
@@ -207,6 +222,7 @@ def refit(
             f"posterior: this potential already has {potential.posterior.name}; give the file of "
             f"one network, {POINT} beside it or a member's {MODEL}"
         )
+    network_of(potential)  # says where it cannot be trained here
     ready = prepared or prepare(config, initial=potential)
     if fingerprint(ready.train.frames) != potential.fingerprint:
         raise ConfigError(

@@ -19,18 +19,25 @@ import numpy as np
 
 from bayrace.config import Config, ConfigError, changed, make_config
 from bayrace.config.active import TuneConfig
-from bayrace.data.frame import DataError, Frame, elements_of, symbols_of
-from bayrace.data.split import fingerprint, frame_hashes
+from bayrace.config.build import label_keys
+from bayrace.data.frame import Frame, elements_of, symbols_of
+from bayrace.data.read import read_frames, split_isolated
+from bayrace.data.split import frame_hashes, split
 from bayrace.data.write import write_frames
 from bayrace.models.foreign import ForeignSpec
 from bayrace.models.module import ModuleModel
 from bayrace.potential.potential import Potential
 from bayrace.workflow import train as run
 from bayrace.workflow.adopt import adopt_splits
+from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.member import SideBySide
 from bayrace.workflow.start import train_any
+from bayrace.workflow.training_data import moved as moved
+from bayrace.workflow.training_data import training_frames as training_frames
 
 TRAIN, VALID = "train.traj", "valid.traj"
+NEW_VALID = 0.1
+"""Share of new structures that joins the validation set."""
 
 
 def fine_tune(
@@ -56,9 +63,11 @@ def fine_tune(
     if not (folder / TRAIN).is_file():
         write_frames(folder / VALID, valid)
         write_frames(folder / TRAIN, [train[k] for k in np.argsort(~old, kind="stable")])
-    if isinstance(potential.model, ModuleModel):
+    if isinstance(potential.model, ModuleModel) and tune.layers == "all":
         return _adopted_again(potential, folder=folder, seed=seed)
     config = tuning_config(potential, tune, folder=folder / "run", seed=seed, known=int(old.sum()))
+    if not config.loss.forces and all(frame.forces is not None for frame in train):
+        config = changed(config, loss=changed(config.loss, forces=100.0))  # of adopted networks
     several = potential.posterior.samples if potential.posterior.name == "ensemble" else None
     initial = None if tune.start == "scratch" else model
     return train_any(config, members=several, initial=initial, how=how)
@@ -108,6 +117,7 @@ def tuning_config(
     raw["train"] = raw["train"] | {
         "max_epochs": tune.epochs,
         "rehearse": rehearse,
+        "layers": tune.layers,
         "lr": tune.lr,
         "schedule": "cosine",
         "batch_size": tune.batch_size or raw["train"]["batch_size"],
@@ -118,31 +128,36 @@ def tuning_config(
     return make_config(raw, source="configuration of the potential")
 
 
-def moved(config: Config) -> str:
-    """A hint for training files that are named relative to another folder; empty if they exist."""
-    named = [
-        *config.data.train,
-        *(config.data.valid if isinstance(config.data.valid, tuple) else ()),
-    ]
-    if all(Path(path.rpartition("@")[0] or path).exists() for path in named):
-        return ""
-    return (
-        ". This is how the training of the potential named its files: start bayrace in the folder "
-        "of that time, or name them anew with -s data.train=... (bayrace fit)"
-    )
+def train_from(
+    model: str | Path,
+    files: Sequence[str],
+    *,
+    tune: TuneConfig,
+    folder: str | Path,
+    seed: int = 0,
+    how: SideBySide | None = None,
+) -> Potential | None:
+    """A potential after training on the labelled structures in some files, calibrated.
 
-
-def training_frames(potential: Potential) -> tuple[list[Frame], list[Frame]]:
-    """Training and validation frames of a potential, read again from its files."""
+    A tenth of them joins its validation set. Its own training data are read again and rehearsed,
+    as `tune.rehearse` says; with 0 they are not asked for, and may be forgotten. None if `how.stop`
+    ended it; the same call continues.
+    """
+    potential = Potential.load(model)
     config = make_config(potential.config, source="configuration of the potential")
-    data = changed(config.data, test={})  # which may be much, and is not asked for
-    try:
-        splits = run.read_splits(changed(config, data=data))
-    except DataError as error:
-        raise DataError(f"{error}{moved(config)}") from error
-    if fingerprint(splits.train) != potential.fingerprint:
+    read = read_frames(files, keys=label_keys(config.data, config.target), config_weights={})
+    new = split_isolated(read)[0]
+    unknown = set(elements_of(new)) - set(potential.elements)
+    if unknown:
         raise ConfigError(
-            f"{', '.join(config.data.train)}: the data are not those that the potential was "
-            "trained on any more; restore the files, or give others where a command takes them"
+            f"{', '.join(files)}: the potential does not know {symbols_of(sorted(unknown))}; train "
+            "a new one on all data"
         )
-    return splits.train, splits.valid
+    train, valid = split(new, valid=NEW_VALID, seed=seed)
+    if tune.rehearse != 0:
+        old_train, old_valid = training_frames(potential)
+        train, valid = [*old_train, *train], [*old_valid, *valid]
+    tuned = fine_tune(model, train, valid, tune=tune, folder=folder, seed=seed, how=how)
+    if tuned is None:
+        return None
+    return calibrated(tuned, valid, method=config.calibrate.method)

@@ -30,6 +30,16 @@ static inline void couple(const real *y_pair, int side, real *t) {
 //@ couple
 }
 
+static const real COUPLING_SIGN[COUPLINGS] = {
+//@ coupling_signs
+};
+
+/* Both edges of a pair: harmonics of odd degree change their sign, and so do their couplings. */
+static inline void couple_both(const real *y_pair, real t[2][COUPLINGS]) {
+  couple(y_pair, 0, t[0]);
+  for (int i = 0; i < COUPLINGS; i++) t[1][i] = COUPLING_SIGN[i] * t[0][i];
+}
+
 /* Four weights of a cubic spline, their derivatives, and the first row they belong to. */
 static inline long weigh(real d, const long *own, real *w, real *slope) {
   double inverse;
@@ -58,10 +68,40 @@ static inline void blend(const real *row, const real *w, real *out) {
                   w[3] * AT(row + 3 * WIDTH + i);
 }
 
+/* The sum of all lanes, halving the vector again and again where the compiler can. */
+#ifdef __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE __builtin_shufflevector
+#endif
+#endif
+typedef real two __attribute__((vector_size(2 * sizeof(real))));
+typedef real four __attribute__((vector_size(4 * sizeof(real))));
+typedef real eight __attribute__((vector_size(8 * sizeof(real))));
+
 static inline real total(vec v) {
+#ifndef SHUFFLE
   real sum = 0;
   for (int i = 0; i < LANES; i++) sum += v[i];
   return sum;
+#else
+#if LANES == 16
+  const eight a = SHUFFLE(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                  SHUFFLE(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#elif LANES == 8
+  const eight a = v;
+#endif
+#if LANES >= 8
+  const four b = SHUFFLE(a, a, 0, 1, 2, 3) + SHUFFLE(a, a, 4, 5, 6, 7);
+#elif LANES == 4
+  const four b = v;
+#endif
+#if LANES >= 4
+  const two c = SHUFFLE(b, b, 0, 1) + SHUFFLE(b, b, 2, 3);
+#else
+  const two c = v;
+#endif
+  return c[0] + c[1];
+#endif
 }
 
 static inline void put(real *target, vec value, int add) {
@@ -176,9 +216,9 @@ STEP(send_back) {
       const real *x_of[2], *g_of[2], *row = splines + weigh(d[p], own, w_of, slope) * WIDTH;
       real *gx_of[2];
       blend(row, w_of, r_of);
+      couple_both(y + p * HARMONICS, table);
       for (int side = 0; side < 2; side++) {
         const long e = pair_edges[side * pairs + p];
-        couple(y + p * HARMONICS, side, table[side]);
         x_of[side] = x + sender[e] * INPUTS * channels;
         g_of[side] = g_all + receiver[e] * ROWS * channels;
         gx_of[side] = gx_own + sender[e] * INPUTS * channels;
@@ -229,10 +269,10 @@ STEP(send_reverse) {
       for (int j = 0; j < 4; j++) slope[j] *= vd[p];
       blend(splines + row, w_of, r_of);
       blend(splines + row, slope, vr_of);
+      couple_both(y + p * HARMONICS, table);
+      couple_both(vy + p * HARMONICS, tangent);
       for (int side = 0; side < 2; side++) {
         const long e = pair_edges[side * pairs + p];
-        couple(y + p * HARMONICS, side, table[side]);
-        couple(vy + p * HARMONICS, side, tangent[side]);
         x_of[side] = x + sender[e] * INPUTS * channels;
         vx_of[side] = vx + sender[e] * INPUTS * channels;
         g_of[side] = g_all + receiver[e] * ROWS * channels;

@@ -47,6 +47,7 @@ def generate(plan: Plan, channels: int, *, fixed: bool) -> str:
     bodies = {
         "signs": signs(plan),
         "couple": couple(blocks),
+        "coupling_signs": _coupling_signs(plan, blocks),
         "forward": "\n".join(map(forward_path, blocks)),
         "backward": "\n".join(map(backward_path, blocks)),
         "tangent": "\n".join(tangent_path(block, fixed=fixed) for block in blocks),
@@ -56,6 +57,15 @@ def generate(plan: Plan, channels: int, *, fixed: bool) -> str:
     for name, body in bodies.items():
         source = source.replace(f"//@ {name}\n", body + "\n")
     return "".join(f"#define {name} {value}\n" for name, value in sizes.items()) + source
+
+
+def _coupling_signs(plan: Plan, blocks: list[Block]) -> str:
+    """Of T of the reverse edge, over T."""
+    return ", ".join(
+        str((-1) ** degree)
+        for (_, degree, _), block in zip(plan.paths, blocks, strict=True)
+        for _ in block.couplings
+    )
 
 
 def _reverse(block: Block, *, fixed: bool) -> str:

@@ -1,0 +1,80 @@
+"""Build the kernels of the presets for a wheel, into src/bayrace/nn/prebuilt (`make wheel`).
+
+    python scripts/build_kernels.py
+
+Programs and operators of tiny, small and medium in single precision, for x86-64 processors with
+AVX-512 and with AVX2. Other processors, presets and precisions compile theirs when they need them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from unittest import mock
+
+import torch
+
+from bayrace.models.noise import NoiseSpec
+from bayrace.models.race.network import Race
+from bayrace.models.race.presets import PRESETS
+from bayrace.models.race.spec import RaceSpec
+from bayrace.nn import compiler, exponentials, kernels, mixing, passes, prebuilt, products, splines
+from bayrace.nn.program import engine
+
+SIZES = ("tiny", "small", "medium")
+NOT_SPEC = ("normalise", "dtype", "short_range", "preset")  # of a preset
+USERS = (engine, exponentials, mixing, passes, products, splines)  # what calls `build`
+
+
+def spec_of(preset: str) -> RaceSpec:
+    """The network of a preset; elements do not matter to kernels."""
+    values = {k: v for k, v in PRESETS[preset]["model"].items() if k not in NOT_SPEC}
+    values |= {"elements": (1, 6), "mean_neighbours": 10.0, "scale": 1.0, "shift": (0.0, 0.0)}
+    noise = NoiseSpec("joint", "extensive", "equivariant", stress=False)
+    return RaceSpec(**values, noise=noise)
+
+
+def build_all(level: str, folder: Path) -> None:
+    """Everything that a network of each preset loads."""
+    width = {"x86-64-v4": 64, "x86-64-v3": 32}[level]
+
+    def build(source: str, defines: dict[str, str]) -> object:
+        return compiler.build_for(level, source, defines, folder)
+
+    patches = [mock.patch.object(module, "build", build) for module in USERS]
+    patches.append(mock.patch.object(kernels, "vector_bytes", return_value=width))
+    for patch in patches:
+        patch.start()
+    for cached in (engine._library, exponentials._load, kernels.ready, kernels._problem):
+        cached.cache_clear()
+    for module in (mixing, passes, products, splines):
+        module.load.cache_clear()
+    for preset in SIZES:
+        race = Race(spec_of(preset), kernel="fused")
+        for learning in (True, False):
+            assert race.compiled.program(torch.float32, folded=not learning, learning=learning)
+        with mock.patch.object(race.compiled, "program", return_value=None):
+            race.prepare(torch.float32)  # the operators
+    exponentials._load("", torch.float32, 0)
+    for patch in patches:
+        patch.stop()
+
+
+def main() -> None:
+    if len(sys.argv) > 1:
+        print(__doc__)
+        return
+    folder = prebuilt.FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    prebuilt.processor.cache_clear()
+    folder.mkdir()
+    for level in prebuilt.LEVELS:
+        build_all(level, folder)
+    libraries = sorted(folder.glob("*.so"))
+    size = sum(library.stat().st_size for library in libraries) / 2**20
+    print(f"{len(libraries)} libraries, {size:.1f} MiB, in {folder}")
+
+
+if __name__ == "__main__":
+    main()
