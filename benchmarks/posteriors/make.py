@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 from artifacts import ARTIFACTS, HERE, MADE, RUNS, Artifact
 
-from bayrace.cli.fit import posterior_config
 from bayrace.config import Config, load_config
 from bayrace.potential.potential import Potential
 from bayrace.system.process import settle
@@ -25,6 +24,7 @@ from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
 from bayrace.workflow.folder import ENSEMBLE, clear_folder
 from bayrace.workflow.member import SideBySide
+from bayrace.workflow.start import posterior_config
 
 
 def main() -> None:
