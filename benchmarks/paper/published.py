@@ -1,4 +1,4 @@
-"""Figures of the paper and of those it quotes (SPEC section 8), as plain numbers.
+"""Figures of the paper and of those it quotes, as plain numbers.
 
 Energies in meV and forces in meV/Å; QM9 in meV where energies, else in the units of the targets.
 """

@@ -112,7 +112,7 @@ def test_energy_forces_virial_and_extras(
     atoms = standard(structures()[name])
     running, address = start_ipi(tmp_path, atoms, extra="committee_pot")
     answers = IpiEvaluator(Evaluator(random_potential), atoms.numbers, atoms.pbc, committee=True)
-    with connect(unix=address, host="", port=0) as connection:
+    with connect(unix=address, host="", port=0, patience=300) as connection:
         serve(connection, answers)
     said, _ = running.communicate()
     assert running.returncode == 0, said
@@ -156,7 +156,7 @@ def test_beads_are_one_batch(random_potential: Potential, tmp_path: Path) -> Non
             counted.append(len(cells))
             return super().__call__(cells, positions)
 
-    with connect(unix=address, host="", port=0) as connection:
+    with connect(unix=address, host="", port=0, patience=300) as connection:
         serve(connection, Counting(Evaluator(random_potential), atoms.numbers, atoms.pbc))
     said, _ = running.communicate()
     assert running.returncode == 0, said
@@ -192,7 +192,7 @@ def test_a_driver_without_ipi_says_so(random_potential: Potential) -> None:
     with pytest.raises(
         ValueError, match=r"no i-PI answers at .*nobody.*start i-pi input.xml first"
     ):
-        connect(unix="nobody", host="", port=0)
+        connect(unix="nobody", host="", port=0, patience=0)
 
 
 def test_another_number_of_atoms_is_refused(random_potential: Potential) -> None:

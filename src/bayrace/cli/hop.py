@@ -96,8 +96,9 @@ def hop(
     states = States.load(models, diabatic=diabatic)
     if state >= states.count:
         raise ValueError(f"--state {state}: there are {states.count} states, counted from 0")
+    chosen = method or ("shxf" if diabatic else "landau-zener")
     settings = HopSettings(
-        method=method or ("shxf" if diabatic else "landau-zener"),
+        method=chosen,
         timestep=timestep,
         steps=round(time / timestep),
         hbar=HBAR,
@@ -105,7 +106,7 @@ def hop(
         decoherence=decoherence,
         width=width,
         frustrated=frustrated,
-        direction="coupling" if diabatic else "velocity",
+        direction="velocity" if chosen == "landau-zener" else "coupling",
         max_drift=max_drift,
         seed=seed,
     )

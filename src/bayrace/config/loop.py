@@ -33,8 +33,15 @@ TRAINING = ("data", "model", "loss", "train", "posterior")
 class RuleConfig(Section):
     """A run ends when P(|force error on any atom| > bound) > probability."""
 
-    bound: float = Field(default=0.5, gt=0, description="x, eV/Å.")
-    probability: float = Field(default=0.05, gt=0, lt=1, description="p.")
+    bound: float = Field(
+        default=0.5, gt=0, description="Largest force error that is allowed on an atom, eV/Å."
+    )
+    probability: float = Field(
+        default=0.05,
+        gt=0,
+        lt=1,
+        description="Act when the probability of a larger force error exceeds this (0 to 1).",
+    )
     over: Literal["any", "max"] = Field(
         default="any", description="Atoms: as if independent, or the worst alone."
     )
@@ -64,10 +71,11 @@ class ExploreConfig(Section):
         "that exploration goes on from where it came.",
     )
     temperatures: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = Field(
-        default=(300.0, 600.0, 1000.0), description="K; every structure at each of them."
+        default=(300.0, 600.0, 1000.0),
+        description="Temperatures, K; every structure is simulated at each.",
     )
     repeats: int = Field(default=1, ge=1, description="Runs of each structure and temperature.")
-    steps: int = Field(default=2000, ge=1, description="Of a run that nothing stops.")
+    steps: int = Field(default=2000, ge=1, description="Steps of a run that nothing stops.")
     least: int = Field(
         default=20,
         ge=0,
@@ -76,16 +84,32 @@ class ExploreConfig(Section):
     )
     every: int = Field(default=20, ge=1, description="Steps between structures of the pool.")
     look_every: int = Field(default=5, ge=1, description="Steps between looks at the uncertainty.")
-    ensemble: Literal["nve", "nvt", "npt"] = Field(default="nvt", description="Of the dynamics.")
-    timestep: float = Field(default=0.5, gt=0, description="fs.")
-    thermostat: Literal["langevin", "bussi"] = Field(default="langevin", description="nvt.")
-    friction: float = Field(default=0.01, gt=0, description="langevin: 1/fs.")
-    relaxation: float = Field(default=100.0, gt=0, description="bussi, npt: fs.")
-    barostat: Literal["mtk", "berendsen"] = Field(default="mtk", description="npt.")
-    pressure: float = Field(default=0.0, description="npt: GPa.")
-    pressure_relaxation: float = Field(default=1000.0, gt=0, description="npt: fs.")
-    compressibility: float = Field(default=0.5, gt=0, description="berendsen: 1/GPa.")
-    bias: float = Field(default=0.0, ge=0, description="τ: dynamics on E − τ·σ.")
+    ensemble: Literal["nve", "nvt", "npt"] = Field(
+        default="nvt", description="Thermodynamic ensemble of the dynamics."
+    )
+    timestep: float = Field(default=0.5, gt=0, description="Time step of the dynamics, fs.")
+    thermostat: Literal["langevin", "bussi"] = Field(
+        default="langevin", description="nvt: thermostat."
+    )
+    friction: float = Field(default=0.01, gt=0, description="langevin: friction, 1/fs.")
+    relaxation: float = Field(
+        default=100.0, gt=0, description="bussi, npt: relaxation time of the temperature, fs."
+    )
+    barostat: Literal["mtk", "berendsen"] = Field(
+        default="mtk", description="npt: barostat; mtk lets the cell change its shape."
+    )
+    pressure: float = Field(default=0.0, description="npt: pressure, GPa.")
+    pressure_relaxation: float = Field(
+        default=1000.0, gt=0, description="npt: relaxation time of the pressure, fs."
+    )
+    compressibility: float = Field(
+        default=0.5, gt=0, description="berendsen: compressibility, 1/GPa."
+    )
+    bias: float = Field(
+        default=0.0,
+        ge=0,
+        description="Strength τ of a bias towards the unknown: dynamics on E − τ·σ; 0: none.",
+    )
     rule: RuleConfig | None = Field(
         default=RuleConfig(), description="What uncertain means; null: runs go on to their end."
     )
@@ -128,7 +152,7 @@ class StopConfig(Section):
         description="RMSE of forces, eV/Å: of the worst test set; without one, of the newest "
         "labels before they are trained on.",
     )
-    rounds: Annotated[int, Field(ge=0)] | None = Field(default=10, description="Rounds.")
+    rounds: Annotated[int, Field(ge=0)] | None = Field(default=10, description="Most rounds.")
     uncertain: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         default=0.0,
         description="Part of the runs that met an uncertain structure: no more than this.",
@@ -153,7 +177,7 @@ def _filled(raw: Any) -> Any:
 class LoopConfig(Section):
     """Active learning from labelled structures, or from a potential."""
 
-    seed: int = Field(default=0, ge=0, description="Of everything that is random.")
+    seed: int = Field(default=0, ge=0, description="Seed of everything that is random.")
     output: str = Field(default="runs/active", min_length=1, description="Folder of the loop.")
     potential: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="To start from; null: one is trained first."
@@ -172,7 +196,9 @@ class LoopConfig(Section):
     test: NamedPaths = Field(
         default={}, description="Labelled test files, as {name: path} or a list."
     )
-    explore: ExploreConfig = Field(default=ExploreConfig(), description="Dynamics.")
+    explore: ExploreConfig = Field(
+        default=ExploreConfig(), description="How new structures are looked for: dynamics."
+    )
     select: LoopSelectConfig = Field(default=LoopSelectConfig(), description="What is labelled.")
     oracle: OracleConfig = Field(
         default_factory=OracleConfig, description="What labels structures."

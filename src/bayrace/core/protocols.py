@@ -80,6 +80,10 @@ class Differentiated(Protocol):
         """
         ...
 
+    def quick(self, dtype: torch.dtype) -> bool:
+        """Whether folded weights of this dtype go the quick way on the CPU."""
+        ...
+
 
 @runtime_checkable
 class RescaledStart(Protocol):

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ Answer = tuple[float, Array, Array, str]
 """Energy, forces (n, 3), virial (3, 3) in atomic units, and extras as JSON."""
 
 _HEADER = 12
+_PREFIX = "/tmp/ipi_"  # noqa: S108 - where i-PI has its sockets
+_PAUSE = 0.1  # s between two tries to connect
 _FORCE = Hartree / Bohr
 
 
@@ -114,24 +117,34 @@ def serve(connection: socket.socket, evaluate: IpiEvaluator) -> None:
             raise ValueError(f"i-PI sent {message!r}, which this driver does not know")
 
 
-def connect(*, unix: str | None, host: str, port: int, prefix: str = "/tmp/ipi_") -> socket.socket:  # noqa: S108 - where i-PI has it
-    """A connection to the i-PI that waits at a unix socket, or at a port of a host."""
-    family = socket.AF_INET if unix is None else socket.AF_UNIX
-    connection = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if unix is None:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.connect((host, port))
+def connect(
+    *, unix: str | None, host: str, port: int, prefix: str = _PREFIX, patience: float = 30.0
+) -> socket.socket:
+    """A connection to the i-PI that waits at a unix socket, or at a port of a host.
+
+    An i-PI that is just starting has some seconds, `patience`, to listen.
+    """
+    place = f"{host}:{port}" if unix is None else f"{prefix}{unix}"
+    given_up = time.monotonic() + patience
+    while True:
+        family = socket.AF_INET if unix is None else socket.AF_UNIX
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            if unix is None:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.connect((host, port))
+            else:
+                connection.connect(place)
+        except OSError as error:
+            connection.close()
+            if time.monotonic() >= given_up:
+                raise ValueError(
+                    f"no i-PI answers at {place} ({error}); start i-pi input.xml first, with the "
+                    "same address in its ffsocket"
+                ) from error
+            time.sleep(_PAUSE)
         else:
-            connection.connect(prefix + unix)
-    except OSError as error:
-        connection.close()
-        place = f"{host}:{port}" if unix is None else f"{prefix}{unix}"
-        raise ValueError(
-            f"no i-PI answers at {place} ({error}); start i-pi input.xml first, with the same "
-            "address in its ffsocket"
-        ) from error
-    return connection
+            return connection
 
 
 def _evaluate(

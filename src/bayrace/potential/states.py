@@ -1,6 +1,6 @@
 """Several electronic states from potentials: composed of diabats, or learnt one by one.
 
-Diabatic (SPEC section 7): three potentials give E_PPS, E_OSS and Δ² with their gradients, and
+Diabatic: three potentials give E_PPS, E_OSS and Δ² with their gradients, and
 H = [[E_PPS, Δ], [Δ, E_OSS]] gives two adiabats, their gradients and the coupling vector.
 Adiabatic: one potential for each state, ascending in energy, and no coupling vector.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params
 from bayrace.core.prediction import Prediction
-from bayrace.core.protocols import ClosedForm, Model, SideBySide
+from bayrace.core.protocols import ClosedForm, Differentiated, Model, SideBySide
 from bayrace.core.target import target_of
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
@@ -61,7 +61,8 @@ def predict(
     with torch.no_grad():
         if closed is None or uncertainty == "none":
             if isinstance(model, SideBySide) and model.side_by_side(members):
-                values = _side_by_side(one, members, batch, chunk_size)
+                size = 1 if chunk_size is None and _quick(model, batch) else chunk_size
+                values = _side_by_side(one, members, batch, size)
             else:
                 values = _over_members(one, members, chunk_size)
             return mixture(values, batch, origin, mean=mean_pooled)
@@ -179,6 +180,13 @@ def _values(
         spread = noise(outputs, batch, heads, lambdas)._asdict()
         values |= {f"{name}_noise": value for name, value in spread.items() if value is not None}
     return values
+
+
+def _quick(model: Model, batch: GraphBatch) -> bool:
+    """Whether members are quicker one by one: a compiled network has nothing to share."""
+    if batch.positions.device.type != "cpu" or not isinstance(model, Differentiated):
+        return False
+    return target_of(model).is_energy and model.quick(batch.positions.dtype)
 
 
 def _over_members(

@@ -1,4 +1,4 @@
-"""The number a search minimises: the unified score (SPEC section 6) of one potential.
+"""The number a search minimises: the unified score (docs/theory.md, Metrics) of one potential.
 
     0.25·23.06·(E_RMSE + F_RMSE) + 0.125·(CE_E + CE_F) + 0.25·(1 - AUROC)
 

@@ -130,16 +130,17 @@ class Race:
         return readouts, repulsion
 
     def derivatives(self, params: Params, batch: GraphBatch) -> Derivatives | None:
-        """Energies, heads and their first derivatives in one go; None where they must be taken.
-
-        Differentiable in the parameters, not in positions.
-        """
+        """Energies, heads and first derivatives in one go; None where they must be taken."""
         results = self.compiled(params, batch)
         if results is None:
             return None
         known = results.repulsion if self.spec.shortest else None
         heads = heads_from(self.spec, results.numbers, results.hidden, batch, known=known)
         return Derivatives(heads, results.gradient, results.virial)
+
+    def quick(self, dtype: torch.dtype) -> bool:
+        """Whether folded weights have a compiled program on the CPU."""
+        return self.compiled.program(dtype, folded=True, learning=False) is not None
 
     def _known(self, params: Params, batch: GraphBatch) -> tuple[Known, Tensor | None]:
         """What all layers read, and the repulsion of pairs that are too close, eV, (N,)."""

@@ -45,5 +45,11 @@ class LearntSurfaces:
         trusted = None
         if self.rule is not None:
             covariance = told.gradients_covariance[rows, active]
+            if not covariance.any():
+                raise ValueError(
+                    "these potentials predict no uncertainty of forces, so a stop rule would never "
+                    "act; train them with loss.kind nll_jef or with a posterior, or switch the "
+                    "rule off (--no-rule)"
+                )
             trusted = np.array([not self.rule.broken(self.rule.risk(c)) for c in covariance])
         return Point(told.energies, gradient, couplings, free_sign=True, trusted=trusted)
