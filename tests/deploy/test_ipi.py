@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import ase.io
@@ -60,7 +61,24 @@ def random_potential(make_potential: Callable[..., Potential]) -> Potential:
     return make_potential(seeds=(0, 1, 2), elements=ELEMENTS)
 
 
-def start_ipi(folder: Path, atoms: Atoms, **values: object) -> tuple[subprocess.Popen[str], str]:
+Ipi = Callable[..., tuple[subprocess.Popen[str], str]]
+
+
+@pytest.fixture
+def start_ipi() -> Iterator[Ipi]:
+    """Starts an i-PI that does not outlive the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    yield partial(waiting_ipi, started)
+    for each in started:
+        each.kill()
+        with each:  # which waits for it and closes its pipe
+            pass
+
+
+def waiting_ipi(
+    started: list[subprocess.Popen[str]], folder: Path, atoms: Atoms, **values: object
+) -> tuple[subprocess.Popen[str], str]:
     """An i-PI that waits for a driver, and its address."""
     address = f"bayrace-{uuid.uuid4().hex[:12]}"
     velocities = values.pop(
@@ -86,6 +104,7 @@ def start_ipi(folder: Path, atoms: Atoms, **values: object) -> tuple[subprocess.
         stderr=subprocess.STDOUT,
         text=True,
     )
+    started.append(running)
     assert running.stdout is not None
     said = []
     for line in running.stdout:
@@ -107,7 +126,7 @@ def standard(atoms: Atoms) -> Atoms:
 
 @pytest.mark.parametrize("name", structures())
 def test_energy_forces_virial_and_extras(
-    random_potential: Potential, tmp_path: Path, name: str
+    random_potential: Potential, start_ipi: Ipi, tmp_path: Path, name: str
 ) -> None:
     atoms = standard(structures()[name])
     running, address = start_ipi(tmp_path, atoms, extra="committee_pot")
@@ -146,7 +165,7 @@ def test_energy_forces_virial_and_extras(
         np.testing.assert_allclose(first[3:], pressure, rtol=5e-5)  # its GPa is 3e-5 off
 
 
-def test_beads_are_one_batch(random_potential: Potential, tmp_path: Path) -> None:
+def test_beads_are_one_batch(random_potential: Potential, start_ipi: Ipi, tmp_path: Path) -> None:
     atoms = structures()["molecule"]
     running, address = start_ipi(tmp_path, atoms, steps=3, batch=4, beads=4)
     counted: list[int] = []
@@ -166,7 +185,9 @@ def test_beads_are_one_batch(random_potential: Potential, tmp_path: Path) -> Non
     assert np.ptp(conserved) < 0.01
 
 
-def test_a_hot_run_ends_where_ours_does(potential: Potential, alloy: Atoms, tmp_path: Path) -> None:
+def test_a_hot_run_ends_where_ours_does(
+    potential: Potential, alloy: Atoms, start_ipi: Ipi, tmp_path: Path
+) -> None:
     settings = DynamicsSettings("nve", temperature=3000.0, steps=60, timestep=1.0, seed=1)
     begin = alloy * (2, 1, 1)
     first, rule = late_rule(potential, begin, settings)
