@@ -80,8 +80,8 @@ def test_patience_waits_for_the_end(held) -> None:
     assert not entered.is_set()
     process.stdin.write("\n")
     process.stdin.flush()
-    entered.wait()
     waiting.join()
+    assert entered.is_set()
 
 
 def test_a_folder_made_for_the_lock_alone_is_gone(tmp_path: Path) -> None:
@@ -124,3 +124,21 @@ def test_leftovers_of_killed_writers_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     remove_temporaries(tmp_path / "last.ckpt")
     assert {path.name for path in tmp_path.iterdir()} == {".best.ckpt.1-2.tmp", "last.ckpt"}
+
+
+def test_a_folder_that_vanishes_before_the_lock_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process before removes the folder that it made, between our making it and our lock."""
+    make, vanished = Path.mkdir, []
+
+    def vanish(path: Path, *arguments: object, **options: object) -> None:
+        make(path, *arguments, **options)
+        if not vanished:
+            vanished.append(path)
+            path.rmdir()
+
+    monkeypatch.setattr(Path, "mkdir", vanish)
+    with locked(tmp_path / "run", patience=math.inf):
+        assert (tmp_path / "run" / LOCK).exists()
+    assert vanished == [tmp_path / "run"]

@@ -88,8 +88,11 @@ _POLL = 0.1  # s between two looks at a lock
 
 def _lock(path: Path) -> IO[str] | None:
     """The lock, open and held; None if another process holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)  # the one before may have removed it
-    file = path.open("w")
+    try:  # the one before may remove the folder at any moment
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except FileNotFoundError:
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
