@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from bayrace.nn.plan import parse_plan
 from bayrace.nn.products import written_out
 from bayrace.nn.program import messages
 from bayrace.nn.program.memory import Block, Pool
+from bayrace.nn.program.sources import source_text
 from bayrace.nn.program.tape import Source, Step, Value
 
 Integers = NDArray[np.int64]
@@ -189,7 +189,7 @@ def _load(sources: set[Source], lanes: int, dtype: torch.dtype) -> dict[Source, 
 
 @cache
 def _library(source: Source, lanes: int, dtype: torch.dtype) -> Any:
-    text = resources.files("bayrace.nn.program").joinpath(source.file).read_text("utf-8")
+    text = source_text(source.file)
     defines = {"REAL": DTYPES[dtype], "LANES": str(lanes)}
     if source.channels:
         defines["LANES"] = str(_vector(source.channels, dtype))

@@ -8,8 +8,6 @@ parameters of both: of the messages and of what `send_back` gave. Paths are writ
 
 from __future__ import annotations
 
-from importlib import resources
-
 from bayrace.nn.codegen import (
     Block,
     backward_path,
@@ -24,6 +22,7 @@ from bayrace.nn.codegen import (
     tangent_path,
 )
 from bayrace.nn.plan import Plan
+from bayrace.nn.program.sources import source_text
 
 PASSES = ("send_reverse", "send_back", "send_tangent", "send")
 CHUNK = 8  # edges of a receiver at a time: their radial weights stay in the first cache
@@ -53,7 +52,7 @@ def generate(plan: Plan, channels: int, *, fixed: bool) -> str:
         "tangent": "\n".join(tangent_path(block, fixed=fixed) for block in blocks),
         "reverse": "\n".join(_reverse(block, fixed=fixed) for block in blocks),
     }
-    source = resources.files("bayrace.nn.program").joinpath("messages.c").read_text("utf-8")
+    source = source_text("messages.c")
     for name, body in bodies.items():
         source = source.replace(f"//@ {name}\n", body + "\n")
     return "".join(f"#define {name} {value}\n" for name, value in sizes.items()) + source
