@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
@@ -22,43 +22,15 @@ from bayrace.models.noise import Lambdas, NoiseSpec
 from bayrace.models.pair import PairModel
 from bayrace.posterior.ivon import Ivon, IvonOptions
 from bayrace.posterior.ivon import fit as fit_task
-from bayrace.posterior.method import FitTask
 from bayrace.testing.structures import random_frame
 from bayrace.train.adam import AdamSettings
-from bayrace.train.callbacks import Callbacks
 from bayrace.train.loop import TrainSettings
 from bayrace.train.schedule import WarmupCosine
 from bayrace.train.state import load_last
 
+from .tasks import fit_by
 
-def fit(
-    model: Any,
-    likelihood_at: Any,
-    train: Dataset,
-    valid: Dataset,
-    *,
-    settings: TrainSettings,
-    folder: Path,
-    options: IvonOptions,
-    refit_epochs: int,
-    initial: Params | None,
-    resume: bool = False,
-    **calls: Any,
-) -> Any:
-    task = FitTask(
-        model,
-        initial,
-        train,
-        valid,
-        lambdas=Lambdas(1.0, 1.0, 1.0),
-        likelihood_at=likelihood_at,
-        settings=settings,
-        refit_epochs=refit_epochs,
-        folder=folder,
-        resume=resume,
-        callbacks=Callbacks(**calls),
-    )
-    return fit_task(task, options)
+fit = partial(fit_by, fit_task)
 
 
 CUTOFF = 4.0

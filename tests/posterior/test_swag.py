@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +20,20 @@ from bayrace.likelihood.mse import SquaredError
 from bayrace.models.noise import Lambdas
 from bayrace.models.pair import PairModel
 from bayrace.posterior.gaussian.low_rank import Collector, Scaling, Swag
-from bayrace.posterior.method import FitTask
 from bayrace.posterior.swag import SNAPSHOTS, SnapshotRecorder, SwagOptions
 from bayrace.posterior.swag import fit as fit_task
 from bayrace.train.adam import AdamSettings
-from bayrace.train.callbacks import Callbacks
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import FitResult, TrainSettings
 from bayrace.train.schedule import Plateau
+
+from .tasks import fit_by
 
 SIZE = 5
 LOW_RANK_SHARE: dict[Scaling, float] = {"maddox": 0.5, "paper": 1.0}
 
 
-def fit(
-    model: Any,
-    likelihood_at: Any,
-    train: Dataset,
-    valid: Dataset,
-    *,
-    settings: TrainSettings,
-    folder: Path,
-    options: SwagOptions,
-    refit_epochs: int,
-    initial: Params | None,
-    resume: bool = False,
-    **calls: Any,
-) -> Any:
-    task = FitTask(
-        model,
-        initial,
-        train,
-        valid,
-        lambdas=Lambdas(1.0, 1.0, 1.0),
-        likelihood_at=likelihood_at,
-        settings=settings,
-        refit_epochs=refit_epochs,
-        folder=folder,
-        resume=resume,
-        callbacks=Callbacks(**calls),
-    )
-    return fit_task(task, options)
+fit = partial(fit_by, fit_task)
 
 
 def known_gaussian() -> tuple[Tensor, Tensor]:
