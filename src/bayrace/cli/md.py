@@ -241,8 +241,9 @@ class Display:
     def _line(self, look: Look) -> str:
         elapsed = max(time.monotonic() - self._begin, 1e-9)
         speed = look.time * 1e-6 / elapsed * 86400  # ns a day
-        seen = look.risk is not None and look.forces_std > 0
-        risk = f"  P {look.risk.probability:.2g}" if seen and look.risk is not None else ""
+        risk = ""
+        if look.risk is not None and look.forces_std > 0:
+            risk = f"  P {look.risk.probability:.2g}"
         return (
             f"{speed:.3g} ns/day  {look.temperature:.0f} K  E {look.energy:.3f} eV  "
             f"{_sigma('E', look.energy_std, 'meV')}  {_sigma('F', look.forces_std, 'meV/Å')}{risk}"
