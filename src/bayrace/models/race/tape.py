@@ -65,12 +65,14 @@ class Writer:
         width = self.columns.scalars + 5 * self.columns.quadrupoles
         self.numbers = Value("atoms", width)
         self.hidden = Value("atoms", spec.layers * spec.readout_hidden)
+        self.shared = 0  # first steps, which read no weights
         self._alike: dict[int, Value] = {}
 
     def write(self) -> Geometry:
         """Everything up to energies, heads and their derivative by positions."""
         kinds = len(self.spec.elements)
         where = geometry(self.tape, self.graph, degree=self.spec.l_max, elements=kinds)
+        self.shared = len(self.tape.steps)
         embedding = self.weight("embedding")
         one_body = None
         if not self.folded:
