@@ -37,12 +37,16 @@ from bayrace.nn.program.tape import Tape, Value
 from bayrace.nn.splines import coefficients
 
 
+_MOST_HIDDEN = 1024  # of a readout, as in readout.c
+
+
 def supported(spec: RaceSpec) -> bool:
     """Whether this file knows all options of a network."""
     counts = set(parse_irreps(spec.hidden).values())
     plain = not (spec.gate or spec.pair_radial) and spec.activation == "identity"
     energies = spec.target.is_energy and spec.target.pooling == "sum"
-    return plain and energies and spec.radial_knots > 0 and len(counts) == 1
+    small = spec.readout_hidden <= _MOST_HIDDEN
+    return plain and energies and small and spec.radial_knots > 0 and len(counts) == 1
 
 
 @dataclass(eq=False)
