@@ -34,17 +34,22 @@ def parted(params: Params) -> tuple[dict[str, list[str]], Params]:
 
 def stacked(names: Sequence[str], values: Mapping[str, Tensor]) -> Tensor:
     """The matrices of these parameters, which have one shape, (B, m, n)."""
-    together = torch.stack([values[name] for name in names])
-    if together.ndim == 4 and together.shape[1] >= SMALLEST:
-        return together.flatten(1, 2)
-    return together.flatten(0, -3)
+    return together([values[name] for name in names])
+
+
+def together(values: Sequence[Tensor]) -> Tensor:
+    """The matrices of parameters of one shape, (B, m, n)."""
+    joined = torch.stack(list(values))
+    if joined.ndim == 4 and joined.shape[1] >= SMALLEST:
+        return joined.flatten(1, 2)
+    return joined.flatten(0, -3)
 
 
 @torch.no_grad()
-def move(names: Sequence[str], params: Params, steps: Tensor, *, shrink: float) -> None:
-    """Multiply the parameters by `shrink` and subtract their part of `steps`, in place."""
-    values = [params[name] for name in names]
+def move(params: Sequence[Tensor], steps: Tensor, *, shrink: float) -> None:
+    """Multiply parameters of one shape by `shrink` and subtract their `steps`, in place."""
+    values = list(params)
     if shrink != 1:
         torch._foreach_mul_(values, shrink)
-    parts = steps.reshape(len(names), *values[0].shape).unbind()
+    parts = steps.reshape(len(values), *values[0].shape).unbind()
     torch._foreach_sub_(values, list(parts))
