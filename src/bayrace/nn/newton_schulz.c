@@ -82,32 +82,43 @@ static inline void product(const real *a, const real *b, long rows, long n, real
       tile(n - c >= 2 * LANES ? 2 : 1, a + r * n, 1, n, b + c, n, n, to + r * n + c, n, 0);
 }
 
+/* Divide a Gram matrix by a bound of its largest eigenvalue, which is returned; also its square. */
+static double normalise(const settings *own, real *gram, real *power, long n) {
+  const long all = n * n;
+  real trace = 0;
+  vec norms = {0};
+  for (long i = 0; i < n; i++) trace += gram[i * n + i];
+  trace = trace > (real)own->tiny ? trace : (real)own->tiny;
+  for (long i = 0; i < all; i += LANES) AT(gram + i) /= trace; /* or fourth powers leave the range */
+  symmetric(gram, gram, n, power);
+  for (long i = 0; i < all; i += LANES) norms += AT(power + i) * AT(power + i);
+  real norm = (real)sqrt((double)total(norms)); /* the root of the trace of gram^4 */
+  norm = norm > (real)own->tiny ? norm : (real)own->tiny;
+  const real largest = (real)(sqrt((double)norm) * own->cushion), less = 1 / largest;
+  for (long i = 0; i < all; i += LANES) AT(gram + i) *= less, AT(power + i) *= less * less;
+  return (double)trace * (double)largest;
+}
+
+/* The factor of a polynomial, in place of the square of the Gram matrix. */
+static void factor(const double *polynomial, const real *gram, real *power, long n) {
+  const real linear = (real)polynomial[1], quadratic = (real)polynomial[2];
+  for (long i = 0; i < n * n; i += LANES)
+    AT(power + i) = quadratic * AT(power + i) + linear * AT(gram + i);
+  for (long i = 0; i < n; i++) power[i * n + i] += (real)polynomial[0];
+}
+
 /* A polynomial of the Gram matrix that approximates its inverse square root, times `scale`; work
    has room for five matrices, the first of which is the Gram matrix. Returns the result in it.
    All these matrices commute, but for rounding, of which small eigenvalues must not see much:
    f s f is computed as (s f)^T f, and the product of all f is not made symmetric. */
-static real *inverse_root(const settings *own, real *work, long n, real scale) {
+static real *inverse_root(const settings *own, real *work, long n, double scale) {
   const long all = n * n;
-  real *square = work, *power = work + all, *whole = work + 2 * all, *spare = work + 3 * all;
-  real *other = work + 4 * all, trace = 0;
-  vec norms = {0};
-  for (long i = 0; i < n; i++) trace += square[i * n + i];
-  trace = trace > (real)own->tiny ? trace : (real)own->tiny;
-  for (long i = 0; i < all; i += LANES) AT(square + i) /= trace; /* fourth powers need it */
-  symmetric(square, square, n, power);
-  for (long i = 0; i < all; i += LANES) norms += AT(power + i) * AT(power + i);
-  real norm = (real)sqrt((double)total(norms));
-  norm = norm > (real)own->tiny ? norm : (real)own->tiny;
-  const real largest = (real)(sqrt((double)norm) * own->cushion);
-  const real less = 1 / largest, least = less * less;
-  for (long i = 0; i < all; i += LANES) AT(square + i) *= less, AT(power + i) *= least;
+  real *gram = work, *power = work + all, *whole = work + 2 * all, *spare = work + 3 * all;
+  real *other = work + 4 * all;
+  const double size = normalise(own, gram, power, n);
   for (long step = 0; step < own->steps; step++) {
-    const double *polynomial = own->polynomials + 3 * step;
-    if (step) symmetric(square, square, n, power);
-    const real linear = (real)polynomial[1], quadratic = (real)polynomial[2];
-    for (long i = 0; i < all; i += LANES)
-      AT(power + i) = quadratic * AT(power + i) + linear * AT(square + i);
-    for (long i = 0; i < n; i++) power[i * n + i] += (real)polynomial[0];
+    if (step) symmetric(gram, gram, n, power);
+    factor(own->polynomials + 3 * step, gram, power, n);
     if (step) {
       product(whole, power, n, n, other);
       real *old = whole;
@@ -115,12 +126,12 @@ static real *inverse_root(const settings *own, real *work, long n, real scale) {
     } else
       memcpy(whole, power, all * sizeof(real));
     if (step < own->steps - 1) {
-      product(square, power, n, n, spare);
-      symmetric(spare, power, n, square);
+      product(gram, power, n, n, spare);
+      symmetric(spare, power, n, gram);
     }
   }
-  const real factor = scale / (real)(sqrt((double)trace) * sqrt((double)largest));
-  for (long i = 0; i < all; i += LANES) AT(whole + i) *= factor;
+  const real last = (real)(scale / sqrt(size));
+  for (long i = 0; i < all; i += LANES) AT(whole + i) *= last;
   return whole;
 }
 
@@ -183,9 +194,36 @@ static long padded(const matrix *m) {
   return (width + PAD - 1) / PAD * PAD;
 }
 
+/* Square matrices are multiplied by the factors themselves: fewer products than for the root. */
+static void one_square(const matrix *m, const settings *own, real *work) {
+  const long n = padded(m), all = n * n, width = m->columns;
+  real *x = work, *gram = work + all, *power = work + 2 * all, *other = work + 3 * all;
+  memset(x, 0, all * sizeof(real));
+  for (long i = 0; i < width; i++) ahead(m, own, i * width, width, 1, x + i * n);
+  symmetric(x, x, n, gram);
+  const double size = normalise(own, gram, power, n);
+  const real less = (real)(1 / sqrt(size));
+  for (long i = 0; i < all; i += LANES) AT(x + i) *= less;
+  for (long step = 0; step < own->steps; step++) {
+    if (step) symmetric(x, x, n, gram), symmetric(gram, gram, n, power);
+    factor(own->polynomials + 3 * step, gram, power, n);
+    product(x, power, n, n, other);
+    real *old = x;
+    x = other, other = old;
+  }
+  const real scale = (real)(own->scale * sqrt((double)width));
+  for (long i = 0; i < all; i += LANES) AT(x + i) *= scale;
+  for (long i = 0; i < width; i++)
+    subtract(m->param + i * width, x + i * n, width, (real)own->shrink);
+}
+
 static void one(const matrix *m, const settings *own, real *work) {
   const long n = padded(m), length = m->rows < m->columns ? m->columns : m->rows;
   real *block = work + 5 * n * n, *wide = block + BLOCK * n, *step = wide + BLOCK * n;
+  if (m->rows == m->columns) {
+    one_square(m, own, work);
+    return;
+  }
   memset(work, 0, n * n * sizeof(real));
   memset(block, 0, 2 * BLOCK * n * sizeof(real));
   for (long begin = 0; begin < length; begin += BLOCK) {
@@ -195,7 +233,7 @@ static void one(const matrix *m, const settings *own, real *work) {
     upper(block, block, size, n, work, 1);
   }
   mirror(work, n);
-  const real *root = inverse_root(own, work, n, (real)(own->scale * sqrt((double)length)));
+  const real *root = inverse_root(own, work, n, own->scale * sqrt((double)length));
   for (long begin = 0; begin < length; begin += BLOCK) {
     const long size = length - begin < BLOCK ? length - begin : BLOCK;
     load(m, own, begin, size, n, 0, block, wide);

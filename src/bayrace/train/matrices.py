@@ -8,6 +8,7 @@ a product, say), the parameter is one tall matrix instead, which costs a fractio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -24,12 +25,19 @@ def parted(params: Params) -> tuple[dict[str, list[str]], Params]:
     """
     stacks: dict[str, list[str]] = {}
     others: Params = {}
-    for name, value in sorted(params.items()):
-        if value.ndim >= 2 and min(value.shape[-2:]) >= SMALLEST:
-            stacks.setdefault("x".join(map(str, value.shape)), []).append(name)
+    for name in sorted(params):
+        shape = _of_matrices(params[name].shape)
+        if shape is None:
+            others[name] = params[name]
         else:
-            others[name] = value
+            stacks.setdefault(shape, []).append(name)
     return stacks, others
+
+
+@cache
+def _of_matrices(shape: tuple[int, ...]) -> str | None:
+    """The name of a shape; None where it is no matrix."""
+    return "x".join(map(str, shape)) if min((0, 0, *shape)[-2:]) >= SMALLEST else None
 
 
 def stacked(names: Sequence[str], values: Mapping[str, Tensor]) -> Tensor:
