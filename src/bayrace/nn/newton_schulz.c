@@ -25,7 +25,7 @@ typedef struct {
   real *param;
   const real *gradient;
   real *momentum;
-  long rows, columns;
+  long count, rows, columns; /* of a parameter: several matrices, one after another */
 } matrix;
 
 typedef struct {
@@ -241,22 +241,37 @@ static void one(const matrix *m, const settings *own, real *work) {
   }
 }
 
+/* Every matrix of the parameters, to be freed; null without memory for them. */
+static matrix *listed(long count, const matrix *params, long *found) {
+  *found = 0;
+  for (long i = 0; i < count; i++) *found += params[i].count;
+  matrix *all = malloc(*found * sizeof(matrix)), *next = all;
+  for (long i = 0; all && i < count; i++) {
+    const long size = params[i].rows * params[i].columns;
+    for (long k = 0; k < params[i].count; k++, next++) {
+      *next = params[i];
+      next->param += k * size, next->gradient += k * size, next->momentum += k * size;
+    }
+  }
+  return all;
+}
+
 /* numbers: memory, scale, shrink, tiny, cushion, then the polynomials. Returns 0, or 1 where there
    is no memory for the work. */
-int step(long count, const matrix *matrices, long polynomials, const double *numbers,
-         long threads) {
+int step(long count, const matrix *params, long polynomials, const double *numbers, long threads) {
   const settings own = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],
                         polynomials, numbers + 5};
-  long widest = 0;
+  long widest = 0, every = 0;
   for (long i = 0; i < count; i++) {
-    const long n = padded(matrices + i);
+    const long n = padded(params + i);
     widest = n > widest ? n : widest;
   }
   const long room = widest * (5 * widest + 3 * BLOCK);
   real *work = aligned_alloc(64, (threads * room * sizeof(real) / 64 + 1) * 64);
-  if (!work) return 1;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-  for (long i = 0; i < count; i++) {
+  matrix *matrices = listed(count, params, &every);
+  const int failed = !work || !matrices;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (!failed)
+  for (long i = 0; i < (failed ? 0 : every); i++) {
     long thread = 0;
 #ifdef _OPENMP
     extern int omp_get_thread_num(void);
@@ -264,6 +279,7 @@ int step(long count, const matrix *matrices, long polynomials, const double *num
 #endif
     one(matrices + i, &own, work + thread * room);
   }
+  free(matrices);
   free(work);
-  return 0;
+  return failed;
 }

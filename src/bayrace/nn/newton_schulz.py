@@ -48,26 +48,25 @@ def move(
     stacks: Sequence[Stack], rates: Rates, polynomials: Sequence[tuple[float, float, float]]
 ) -> None:
     """Move parameters and momenta in place; they are contiguous, on the CPU, of one dtype."""
-    table: list[tuple[int, int, int, int, int]] = []
+    table: list[int] = []
     held = []
     for stack in stacks:
         rows, columns = stack.momentum.shape[-2:]
-        size = rows * columns * stack.momentum.element_size()
-        momentum = stack.momentum.data_ptr()
+        momentum, stride = stack.momentum.data_ptr(), stack.params[0].nbytes
+        count = stack.params[0].numel() // (rows * columns)
         for param, gradient in zip(stack.params, stack.gradients, strict=True):
-            held.append(gradient.contiguous())
-            first, slope = param.data_ptr(), held[-1].data_ptr()
-            for offset in range(0, param.numel() * param.element_size(), size):
-                table.append((first + offset, slope + offset, momentum, rows, columns))
-                momentum += size
+            slope = gradient if gradient.is_contiguous() else gradient.contiguous()
+            held.append(slope)
+            table += (param.data_ptr(), slope.data_ptr(), momentum, count, rows, columns)
+            momentum += stride
     if not table:
         return
-    matrices = np.array(table, dtype=np.int64)
+    params = np.array(table, dtype=np.int64)
     numbers = np.array([*rates, *(value for each in polynomials for value in each)])
     functions, _ = ready(load, "", stacks[0].momentum.dtype, _CHANNELS)
     failed = functions["step"](
-        len(matrices),
-        matrices.ctypes.data,
+        len(held),
+        params.ctypes.data,
         len(polynomials),
         numbers.ctypes.data,
         torch.get_num_threads(),
