@@ -65,7 +65,7 @@ class DistanceOptions(PosteriorMethod):
     name: ClassVar[str] = "distance"
     adopts: ClassVar[bool] = True
     keeps_weights: ClassVar[bool] = True
-    power: Annotated[float, Ge(1), Le(2)] = 1.3
+    power: Annotated[float, Ge(1), Le(2)] = 1.4
     """Variances of forces and stress grow with this power of the squared distance from the data."""
     energy_power: Annotated[float, Ge(1), Le(2)] = 1.7
     """The same for the variance of the energy."""
