@@ -14,7 +14,7 @@ from ase.build import bulk
 from ase.calculators.fd import calculate_numerical_forces
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.dataset import Dataset
 from bayrace.data.distances import Distances
 from bayrace.data.embedded import embedded_frames
@@ -32,7 +32,7 @@ from bayrace.simulate.stop import StopRule
 from bayrace.simulate.trajectory import open_trajectory
 
 Make = Callable[..., Potential]
-SHAPE = Shape((-3.0, -1.0, 0.0, 1.0, 3.0), (0.0, 0.2, 0.5, 0.8, 1.0))
+SHAPE = ErrorDistribution((-3.0, -1.0, 0.0, 1.0, 3.0), (0.0, 0.2, 0.5, 0.8, 1.0))
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
 
 Array = NDArray[np.float64]
@@ -72,7 +72,7 @@ class StopRule:
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"gap={self.gap} Å: must be above 0, such as 0.05")
 
-    def risk(self, covariance: Array, shape: Shape | None = None) -> Risk:
+    def risk(self, covariance: Array, shape: ErrorDistribution | None = None) -> Risk:
         """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""
         single = exceedance(covariance, self.bound, shape=shape)
         worst = int(np.argmax(single))
@@ -87,7 +87,7 @@ class StopRule:
         return risk.probability > self.probability
 
 
-def exceedance(covariance: Array, bound: float, *, shape: Shape | None = None) -> Array:
+def exceedance(covariance: Array, bound: float, *, shape: ErrorDistribution | None = None) -> Array:
     """P(|e| > bound) of each atom, (n,), for errors of covariance (n, 3, 3).
 
     Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
@@ -124,7 +124,7 @@ def gaussian_tail(radius: Array) -> Array:
 
 
 @lru_cache(maxsize=8)
-def radial_tail(shape: Shape) -> Tail:
+def radial_tail(shape: ErrorDistribution) -> Tail:
     """P(R > r) of the spherical law whose components have the symmetric distribution `shape`.
 
     A uniform component on [-a, a] belongs to a sphere's surface of radius a (Archimedes), and
@@ -149,7 +149,7 @@ def radial_tail(shape: Shape) -> Tail:
     return tail
 
 
-def _majorant(shape: Shape) -> tuple[Array, Array]:
+def _majorant(shape: ErrorDistribution) -> tuple[Array, Array]:
     """Knots of the least concave majorant of P(|error| < z), from (0, 0)."""
     z, p = np.array(shape.z), np.array(shape.p)
     positive = z > 0
