@@ -103,7 +103,7 @@ def label_frames(
     return Labelling(
         labels.labelled(frames),
         {
-            frame.label: rows[hash_].error
+            frame.origin: rows[hash_].error
             for hash_, frame in zip(hashes, frames, strict=True)
             if rows[hash_].state == "failed"
         },
@@ -240,7 +240,7 @@ def _result(future: Any, frame: Frame) -> Outcome:
         outcome: Outcome = future.result()
         return outcome
     reason = future.exception() if future.status == "error" else future.status
-    error = f"{frame.label}: the worker failed ({type(reason).__name__}: {reason})"
+    error = f"{frame.origin}: the worker failed ({type(reason).__name__}: {reason})"
     return Outcome(None, error, 0.0, None, stored=False)
 
 

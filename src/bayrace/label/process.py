@@ -55,7 +55,7 @@ class Outcome(NamedTuple):
 
 def perform(task: Task) -> Outcome:
     """Run a task in an idle process of this one, or in a new one; waits for the end."""
-    interrupted = Outcome(None, f"{task.frame.label}: interrupted", 0.0, None, stored=False)
+    interrupted = Outcome(None, f"{task.frame.origin}: interrupted", 0.0, None, stored=False)
     if _dismissed.is_set():
         return interrupted
     process = _idle.pop() if _idle else _Process(task.threads)
@@ -130,13 +130,13 @@ class _Process:
                 return answer
             self.ended()
             error = (
-                f"{task.frame.label}: took more than {task.timeout:g} s; raise the time-out, or "
+                f"{task.frame.origin}: took more than {task.timeout:g} s; raise the time-out, or "
                 "leave the structure out"
             )
         except (EOFError, OSError):  # it is gone, or about to be; its own exit code tells why
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_GRACE)
-            error = f"{task.frame.label}: the process {self.ended()}"
+            error = f"{task.frame.origin}: the process {self.ended()}"
         worker = Worker.here()
         return Outcome(None, error, time.monotonic() - begin, worker, stored=False)
 
@@ -226,7 +226,7 @@ def _message(error: Exception, frame: Frame) -> str:
     expected: Any = ValueError, OSError
     if isinstance(error, expected) and text:
         return text
-    return f"{frame.label}: {type(error).__name__}: {text}"
+    return f"{frame.origin}: {type(error).__name__}: {text}"
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def _described(
         return _Described(features, None, atoms)
     for frame in frames:
         if not measurable(frame) or composition(frame) != kind:
-            raise MixedError(frame.label)
+            raise MixedError(frame.origin)
     return _Described(features, np.stack([sorted_distances(frame) for frame in frames]), atoms)
 
 

@@ -123,7 +123,7 @@ def excursion(
     except ExplodedError as error:
         reason, message = "exploded", str(error)
     return Excursion(
-        start=start.label,
+        start=start.origin,
         temperature=settings.temperature,
         seed=settings.seed,
         visits=visits,
@@ -163,7 +163,7 @@ def describe_gap(atoms: Atoms, gap: Gap) -> str:
 
 
 def _visit(look: Look, start: Frame, settings: DynamicsSettings) -> Visit:
-    source = f"{start.label} at {settings.temperature:g} K, seed {settings.seed}"
+    source = f"{start.origin} at {settings.temperature:g} K, seed {settings.seed}"
     return Visit(
         frame=frame_from_atoms(look.atoms, keys=None, source=source, index=look.step),
         time=look.time,

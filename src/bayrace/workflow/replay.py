@@ -203,7 +203,7 @@ def _check(plan: Plan) -> None:
     for name, frames in plan.pools.items():
         bare = [frame for frame in frames if frame.energy is None and frame.forces is None]
         if bare:
-            raise DataError(f"{name}: {bare[0].label} has no labels; a replay needs them")
+            raise DataError(f"{name}: {bare[0].origin} has no labels; a replay needs them")
         most, count = max(plan.budgets), len(frames) - round(plan.holdout * len(frames))
         if most > count:
             raise DataError(
