@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bayrace.data.frame import Frame
     from bayrace.potential.potential import Potential
     from bayrace.workflow.replay import Plan
-    from bayrace.workflow.replay_results import Cell, CellResult, Spread
+    from bayrace.workflow.replay_results import Cell, CellResult, SeedStatistics
 
 CELLS, RESULTS = "cells", "results.json"
 
@@ -228,7 +228,7 @@ def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) 
     out.print(f"numbers: {escape(str(path))}")
 
 
-def _json(found: dict[str, dict[tuple[str, int], Spread]]) -> dict[str, Any]:
+def _json(found: dict[str, dict[tuple[str, int], SeedStatistics]]) -> dict[str, Any]:
     return {
         name: {f"{row} +{budget}": vars(value) for (row, budget), value in cells.items()}
         for name, cells in found.items()

@@ -55,7 +55,7 @@ class LossParts(NamedTuple):
     parts: dict[str, Tensor]
 
 
-class Spread(NamedTuple):
+class EpistemicVariances(NamedTuple):
     """Epistemic variances of a batch in closed form, in the batch's atom order."""
 
     energy: Tensor  # (S,) eV²

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Outputs, Params
 from bayrace.core.protocols import LinearModel, Model
 from bayrace.core.target import target_of
 from bayrace.models.derivatives import jacobian, strained, voigt_stress
@@ -59,7 +59,7 @@ class LastLayer:
         *,
         forces: bool,
         stress: bool,
-    ) -> Spread:
+    ) -> EpistemicVariances:
         """Variances of a batch: energies exactly, forces and stress by their own factor if any."""
         known = (model, params, batch, outputs)
         if self.forces_factor is None or not (forces or stress):
@@ -199,7 +199,7 @@ def last_layer_spread(
     *,
     forces: bool,
     stress: bool,
-) -> Spread:
+) -> EpistemicVariances:
     """Variances of a batch for the weight covariance `factor` @ `factor`.T, a factor (D, K).
 
     Energies cost a product of matrices; forces and stress K backward passes.
@@ -208,9 +208,9 @@ def last_layer_spread(
     energy = (structure_features(batch, hidden) @ factor.double()).square().sum(-1)
     atomic = (hidden.double() @ factor.double()).square().sum(-1)
     if not (forces or stress) or not target_of(model).is_energy:
-        return Spread(energy, None, None, atomic)
+        return EpistemicVariances(energy, None, None, atomic)
     slopes = feature_derivatives(model, params, batch, factor=factor, stress=stress)
-    return Spread(
+    return EpistemicVariances(
         energy,
         torch.einsum("kni,knj->nij", slopes.forces, slopes.forces) if forces else None,
         None if slopes.stress is None else torch.einsum("ksi,ksj->sij", *[slopes.stress] * 2),
