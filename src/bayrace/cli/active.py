@@ -15,7 +15,7 @@ from rich.table import Table
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
 from bayrace.cli.train import OldOverride, Override
 from bayrace.system.process import settle
-from bayrace.workflow.loop.watch import LoopWatch
+from bayrace.workflow.loop.observer import LoopObserver
 
 if TYPE_CHECKING:
     from bayrace.config.loop import LoopConfig
@@ -164,7 +164,7 @@ def _milli(value: float | None) -> str:
     return "–" if value is None else f"{1000 * value:.1f}"
 
 
-class Lines(LoopWatch):
+class Lines(LoopObserver):
     """A line for each step, a table for each round, and signs of life in long steps.
 
     On a terminal those are a line that changes, elsewhere a new one now and then.

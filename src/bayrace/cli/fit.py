@@ -48,9 +48,9 @@ def fit(
     from bayrace.cli.tables import evaluation_table
     from bayrace.data.read import DataError
     from bayrace.potential.potential import Potential
+    from bayrace.train.callbacks import Callbacks
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
-    from bayrace.workflow.fit import Watch
     from bayrace.workflow.prepare import network_of
     from bayrace.workflow.start import posterior_config
     from bayrace.workflow.tune import moved
@@ -76,7 +76,7 @@ def fit(
             prepared=prepared,
             folder=target.with_suffix(".run"),
             resume=resume,
-            watch=Watch(observer, stop, counting(out, config.posterior.kind)),
+            callbacks=Callbacks(observer, stop, counting(out, config.posterior.kind)),
         )
     if fitted is None:
         out.print(f"stopped and saved; continue with: bayrace fit {model} ... --resume")

@@ -65,7 +65,7 @@ def search(
     config, wanted, raw = load_search(source, override or [])
     out.print(f"search {len(wanted.space)} values, {wanted.trials} trials: {escape(config.output)}")
     with stop_on_signals() as stop:
-        told = run.SearchWatch(lambda found: out.print(_line(found), markup=False), stop)
+        told = run.SearchObserver(lambda found: out.print(_line(found), markup=False), stop)
         result = run.search(config, wanted, raw, watch=told)
     conclude(result)
     if result.interrupted:

@@ -149,9 +149,9 @@ def run_training(
 ) -> RunResult:
     """Train with a display, then print what came of it."""
     from bayrace.cli.progress import training_display
+    from bayrace.train.callbacks import Callbacks
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
-    from bayrace.workflow.fit import Watch
     from bayrace.workflow.folder import check_folder
 
     settle()
@@ -165,7 +165,7 @@ def run_training(
             prepared=prepared,
             resume=resume,
             overwrite=overwrite,
-            watch=Watch(observer, stop, counting(out, config.posterior.kind)),
+            callbacks=Callbacks(observer, stop, counting(out, config.posterior.kind)),
         )
     conclude(result, out)
     return result

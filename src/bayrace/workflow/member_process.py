@@ -33,9 +33,9 @@ def _train(job: dict[str, Any], stopped: Callable[[], bool]) -> int:
     resume: bool = job["resume"]
     parent: int = job["parent"]
     from bayrace.config import make_config
+    from bayrace.train.callbacks import Callbacks
     from bayrace.train.diverged import TrainingDiverged
     from bayrace.workflow import train as run
-    from bayrace.workflow.fit import Watch
     from bayrace.workflow.member import load_member
 
     def stop() -> bool:
@@ -51,7 +51,7 @@ def _train(job: dict[str, Any], stopped: Callable[[], bool]) -> int:
             initial=initial,
             resume=resume,
             overwrite=not resume,
-            watch=Watch(stop=stop),
+            callbacks=Callbacks(stop=stop),
             patience=_PATIENCE,
         )
     except (ValueError, OSError, TrainingDiverged) as error:  # their messages are for users

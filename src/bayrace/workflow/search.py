@@ -63,7 +63,7 @@ class SearchResult:
 
 
 @dataclass
-class SearchWatch:
+class SearchObserver:
     """Who hears of trials, and who may end the search."""
 
     told: Callable[[Found], None] = lambda _: None
@@ -72,7 +72,7 @@ class SearchWatch:
 
 
 def search(
-    config: Config, search: SearchConfig, raw: Mapping[str, Any], *, watch: SearchWatch
+    config: Config, search: SearchConfig, raw: Mapping[str, Any], *, watch: SearchObserver
 ) -> SearchResult:
     """Try points until there are enough; goes on where an earlier call ended."""
     folder = Path(config.output)
@@ -119,7 +119,7 @@ class _Run:
     folder: Path
     study: optuna.Study
     frames: _Frames
-    watch: SearchWatch
+    watch: SearchObserver
     lock: threading.Lock = field(default_factory=threading.Lock)
     taken: set[int] = field(default_factory=set)
 

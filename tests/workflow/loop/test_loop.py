@@ -36,9 +36,9 @@ from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
 from bayrace.report.round import Round
 from bayrace.workflow.folder import locked
+from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.rounds import Ended, certain, enough, nothing_chosen, run_loop
 from bayrace.workflow.loop.state import State
-from bayrace.workflow.loop.watch import LoopWatch
 
 COUNTING = Path(__file__).parents[2] / "label" / "counting.py"
 STEPS = ["explore", "select", "label", "train", "evaluate"]
@@ -117,7 +117,7 @@ def lines(log: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in log.read_text("utf-8").splitlines())
 
 
-class Heard(LoopWatch):
+class Heard(LoopObserver):
     """Remembers which steps were done and which were found."""
 
     def __init__(self) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 from bayrace.config.loop import LoopConfig
 from bayrace.data.frame import Frame, split_isolated
 from bayrace.data.read import read_frames
+from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.runs import KEYS, read_traj
 from bayrace.workflow.loop.state import State
-from bayrace.workflow.loop.watch import LoopWatch
 
 MODEL, TRAIN, VALID = "model.bayrace", "train.traj", "valid.traj"
 CHOSEN, LABELLED, JUDGED = "chosen.traj", "labelled.traj", "judged.npz"
@@ -25,7 +25,7 @@ class Bench:
 
     config: LoopConfig
     state: State
-    watch: LoopWatch
+    watch: LoopObserver
 
     @property
     def root(self) -> Path:

@@ -30,9 +30,9 @@ from bayrace.workflow.folder import locked
 from bayrace.workflow.loop import gather, learn
 from bayrace.workflow.loop.ahead import check_ahead
 from bayrace.workflow.loop.bench import Bench
+from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.orphans import adopt
 from bayrace.workflow.loop.state import STATE, State
-from bayrace.workflow.loop.watch import LoopWatch
 
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
 _FREE: dict[str, bool | set[str]] = {  # may change while a loop is going on
@@ -52,10 +52,10 @@ class Ended:
 
 
 def run_loop(
-    config: LoopConfig, *, watch: LoopWatch | None = None, overwrite: bool = False
+    config: LoopConfig, *, watch: LoopObserver | None = None, overwrite: bool = False
 ) -> Ended:
     """Go on with the loop in `config.output` until it ends; `overwrite` begins anew."""
-    watch, folder = watch or LoopWatch(), Path(config.output)
+    watch, folder = watch or LoopObserver(), Path(config.output)
     _require_cluster()
     with locked(folder):
         _refuse_others(folder)

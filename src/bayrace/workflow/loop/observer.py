@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # commands show their help without torch
     from bayrace.workflow.member import MemberProgress
 
 
-class LoopWatch:
+class LoopObserver:
     """Hears everything and does nothing; override what is of interest."""
 
     def begins(self, number: int, step: str) -> None:
