@@ -83,8 +83,8 @@ def train(
     """Train, write the folder `config.output`, and evaluate on the test data.
 
     `initial` is a potential whose network is trained further, with its references and statistics.
-    `overwrite` removes the files of an earlier run; `resume` continues it. `callbacks` hears of it and
-    may end it. `patience`: how many seconds to wait for another process that trains in the folder.
+    `overwrite` removes the files of an earlier run; `resume` continues it. `callbacks` hear of it and
+    may end it. `patience`: seconds to wait for another process that trains in the folder.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
     with locked(Path(config.output), patience=patience):
@@ -214,8 +214,8 @@ def refit(
 ) -> Potential | None:
     """The potential with the posterior `config.posterior` fitted to its weights and data.
 
-    What trains (SWAG, IVON) does so in `folder`. None if `callbacks.stop` ended it; resume it then. A
-    calibration belongs to the posterior it was fitted to, and is fitted anew.
+    What trains (SWAG, IVON) does so in `folder`. None if `callbacks.stop` ended it; resume it then.
+    A calibration belongs to the posterior it was fitted to, and is fitted anew.
     """
     if not POSTERIORS.find(potential.posterior.name).keeps_weights:
         raise ConfigError(

@@ -159,7 +159,8 @@ class CommandOracle:
             ) from error
         if result.energy is None or result.forces is None:
             raise OracleError(
-                f"{frame.origin}: {self.output} has no energy or no forces; ask the program for both"
+                f"{frame.origin}: {self.output} has no energy or no forces; ask the program for "
+                "both"
             )
         order = matching(frame, result)
         energy = found.calc.results.get("free_energy", result.energy)  # whose slope the forces are
