@@ -87,7 +87,9 @@ def attach(artifact: Artifact) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if artifact.file.is_file():  # of an earlier base
         clear_folder(folder / "fit")
-    fitted = run.refit(potential, config, folder=folder / "fit", resume=begun_in(folder / "fit"))
+    fitted = run.fit_posterior(
+        potential, config, folder=folder / "fit", resume=begun_in(folder / "fit")
+    )
     assert fitted is not None, "nothing stops it"
     print(f"{artifact.name}:", fitted.posterior.options())
     fitted.save(artifact.file)

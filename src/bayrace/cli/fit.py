@@ -70,7 +70,7 @@ def fit(
         f"{len(prepared.valid)} validation structures"
     )
     with stop_on_signals() as stop, training_display(out, config.target.build()) as observer:
-        fitted = run.refit(
+        fitted = run.fit_posterior(
             potential,
             config,
             prepared=prepared,

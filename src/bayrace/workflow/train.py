@@ -83,8 +83,8 @@ def train(
     """Train, write the folder `config.output`, and evaluate on the test data.
 
     `initial` is a potential whose network is trained further, with its references and statistics.
-    `overwrite` removes the files of an earlier run; `resume` continues it. `callbacks` hear of it and
-    may end it. `patience`: seconds to wait for another process that trains in the folder.
+    `overwrite` removes the files of an earlier run; `resume` continues it. `callbacks` hear of it
+    and may end it. `patience`: seconds to wait for another process that trains in the folder.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
     with locked(Path(config.output), patience=patience):
@@ -203,7 +203,7 @@ def _with_refitted_noise(task: FitTask, config: Config, fitted: FitResult) -> Fi
     return replace(fitted, params=params)
 
 
-def refit(
+def fit_posterior(
     potential: Potential,
     config: Config,
     *,
