@@ -57,7 +57,7 @@ class NoisyModel(Model, Protocol):
 class LinearModel(Model, Protocol):
     """A model whose energies are linear in some of its weights.
 
-    Its Heads.hidden are what those weights multiply.
+    Its Heads.last_features are what those weights multiply.
     """
 
     def last_layer(self, params: Params) -> Tensor:

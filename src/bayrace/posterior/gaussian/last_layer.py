@@ -123,7 +123,7 @@ class FeatureDerivatives(NamedTuple):
 
 def pooled_features(outputs: Outputs) -> Tensor:
     """What each atom adds to the features of its structure, (N, D): most often its own."""
-    hidden = _hidden(outputs.hidden)
+    hidden = _hidden(outputs.last_features)
     return hidden if outputs.share is None else hidden * outputs.share.to(hidden).unsqueeze(-1)
 
 
@@ -149,7 +149,7 @@ def feature_derivatives(
             leaves["strain"] = torch.zeros_like(batch.cell, requires_grad=True)
             moved = strained(moved, leaves["strain"])
         detached = {name: value.detach() for name, value in params.items()}
-        hidden = _hidden(model.energy(detached, moved).hidden)
+        hidden = _hidden(model.energy(detached, moved).last_features)
         features = hidden if factor is None else hidden @ factor.to(hidden)
         total = features.sum(0)  # structures do not see each other, so neither do their derivatives
         rows = list(jacobian(total, leaves, torch.eye(len(total))))
@@ -180,7 +180,7 @@ def projected_derivatives(
             leaf = torch.zeros_like(batch.cell, requires_grad=True)
             moved = strained(moved, leaf)
         detached = {name: value.detach() for name, value in params.items()}
-        hidden = _hidden(model.energy(detached, moved).hidden)
+        hidden = _hidden(model.energy(detached, moved).last_features)
         # the slope of φ · u is linear in u, and its derivative by u is that of the features
         weights = hidden.new_zeros(batch.structures, hidden.shape[-1]).requires_grad_()
         energy = (hidden * weights[batch.owner]).sum()
