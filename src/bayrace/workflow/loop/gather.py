@@ -26,31 +26,31 @@ from bayrace.potential.potential import Potential
 from bayrace.report.round import Round, Shown
 from bayrace.select.scan import Scanning
 from bayrace.select.select import APART, Selection, select
-from bayrace.workflow.loop.bench import CHOSEN, JUDGED, LABELLED, TRAIN, Bench
 from bayrace.workflow.loop.learn import errors
 from bayrace.workflow.loop.runs import KEYS, Exploration, explore_in_files, pool_of, read_traj
 from bayrace.workflow.loop.state import STATE
+from bayrace.workflow.loop.workspace import CHOSEN, JUDGED, LABELLED, TRAIN, Workspace
 
 _HALVINGS = 5  # of the least distance, where it lets nothing through
 
 
-def explore(bench: Bench, number: int) -> dict[str, Any]:
+def explore(workspace: Workspace, number: int) -> dict[str, Any]:
     """Simulate with the newest potential."""
-    starts = _starts(bench, number)
+    starts = _starts(workspace, number)
     exploration = Exploration(
-        model=str(bench.model(number - 1)),
-        folder=str(bench.folder(number) / "explore"),
-        starts=tuple(_name(bench, frame) for frame in starts),
-        config=bench.config.explore,
-        seed=bench.seed(number),
+        model=str(workspace.model(number - 1)),
+        folder=str(workspace.folder(number) / "explore"),
+        starts=tuple(_name(workspace, frame) for frame in starts),
+        config=workspace.config.explore,
+        seed=workspace.seed(number),
     )
-    runs = explore_in_files(exploration, starts, progress=bench.watch.run)
+    runs = explore_in_files(exploration, starts, progress=workspace.watch.run)
     return {"runs": [_brief(run) for run in runs]}
 
 
-def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
+def choose(workspace: Workspace, number: int, *, budget: int) -> dict[str, Any]:
     """Choose up to `budget` structures of all that was visited."""
-    config, folder = bench.config.select, bench.folder(number)
+    config, folder = workspace.config.select, workspace.folder(number)
     runs = [
         json.loads(file.read_text(encoding="utf-8"))
         for file in sorted((folder / "explore").glob("run-*.json"))
@@ -58,9 +58,9 @@ def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
     pool = pool_of(runs, folder / "explore")
     if not pool:
         return {"chosen": [], "skipped": {}, "pool": 0}
-    train, valid = bench.data(number - 1)
-    potential = Potential.load(bench.model(number - 1))
-    seen = [*train, *valid, *_failed(bench, number)]
+    train, valid = workspace.data(number - 1)
+    potential = Potential.load(workspace.model(number - 1))
+    seen = [*train, *valid, *_failed(workspace, number)]
 
     def chosen_apart(apart: float | None) -> Selection:
         return select(
@@ -69,7 +69,7 @@ def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
             by=config.acquisition(config.by),
             budget=budget,
             seen=seen,
-            seed=bench.seed(number),
+            seed=workspace.seed(number),
             apart=apart,
             scanning=Scanning(over=config.over),
         )
@@ -83,16 +83,16 @@ def choose(bench: Bench, number: int, *, budget: int) -> dict[str, Any]:
     return {"chosen": chosen, "skipped": skipped, "pool": len(pool), "apart": apart}
 
 
-def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
+def label(workspace: Workspace, number: int, *, paid: int) -> dict[str, Any]:
     """Label what was chosen; `paid` labels were there before."""
-    config, folder = bench.config, bench.folder(number)
+    config, folder = workspace.config, workspace.folder(number)
     oracle = make_oracle(config.oracle, timeout=config.label.timeout)
     found = label_frames(
         read_traj(folder / CHOSEN),
         oracle,
-        store=bench.root / STATE,
+        store=workspace.root / STATE,
         settings=label_settings(config.label),
-        progress=bench.watch.labels,
+        progress=workspace.watch.labels,
     )
     uses = _uses(found, paid, config.select.valid)
     result: dict[str, Any] = {
@@ -100,24 +100,24 @@ def label(bench: Bench, number: int, *, paid: int) -> dict[str, Any]:
         "failures": list(found.failures.values()),
         "newest": None,
         "forces_rmse": [None for _ in uses],
-        "calls": LabelStore(bench.root / STATE).calls(),
+        "calls": LabelStore(workspace.root / STATE).calls(),
     }
     if not found.labelled:
-        _refuse_silence(bench, number, result["failures"][-1])
+        _refuse_silence(workspace, number, result["failures"][-1])
         return result
     write_frames(folder / LABELLED, found.labelled)
-    judged = evaluate(Potential.load(bench.model(number - 1)), found.labelled, name="newest")
+    judged = evaluate(Potential.load(workspace.model(number - 1)), found.labelled, name="newest")
     np.savez(folder / JUDGED, error=judged.forces.error, std=judged.forces.std)
     return {**result, "newest": errors(judged), "forces_rmse": _by_structure(judged, found)}
 
 
-def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
+def shown(workspace: Workspace, rounds: Sequence[Round]) -> list[Shown]:
     """The newest labels as they were predicted, for the page."""
     labelled = [each for each in rounds if each.newest is not None]
     if not labelled:
         return []
     last = labelled[-1]
-    folder = bench.folder(last.number)
+    folder = workspace.folder(last.number)
     if not (folder / JUDGED).is_file():  # somebody has cleaned up
         return []
     frames = read_traj(folder / LABELLED)
@@ -128,13 +128,13 @@ def shown(bench: Bench, rounds: Sequence[Round]) -> list[Shown]:
     return [Shown(*each) for each in zip(picks, frames, errors, stds, strict=True)]
 
 
-def _starts(bench: Bench, number: int) -> list[Frame]:
+def _starts(workspace: Workspace, number: int) -> list[Frame]:
     """The structures that a round's runs begin from: given ones, and labels of earlier rounds."""
-    config = bench.config.explore
-    given, found = all_starts(bench), bench.labelled(number - 1)[0] if config.onward else []
+    config = workspace.config.explore
+    given, found = all_starts(workspace), workspace.labelled(number - 1)[0] if config.onward else []
     wanted = min(config.structures or len(given), len(given))
     new = min(round(wanted * config.onward), len(found))
-    random = np.random.default_rng([bench.config.seed, number])
+    random = np.random.default_rng([workspace.config.seed, number])
     return [*_drawn(given, wanted - new, random), *_drawn(found, new, random)]
 
 
@@ -143,18 +143,18 @@ def _drawn(frames: list[Frame], count: int, random: np.random.Generator) -> list
     return [frames[place] for place in np.sort(random.choice(len(frames), count, replace=False))]
 
 
-def _name(bench: Bench, frame: Frame) -> str:
+def _name(workspace: Workspace, frame: Frame) -> str:
     """What a start is called: where its file lies within the loop, or how the file is called."""
     path = Path(frame.source)
-    inside = path.is_relative_to(bench.root)
-    return f"{path.relative_to(bench.root) if inside else path.name}, frame {frame.index}"
+    inside = path.is_relative_to(workspace.root)
+    return f"{path.relative_to(workspace.root) if inside else path.name}, frame {frame.index}"
 
 
-def all_starts(bench: Bench) -> list[Frame]:
+def all_starts(workspace: Workspace) -> list[Frame]:
     """What runs may begin from: the files that were named, else the training set."""
-    paths = bench.config.explore.starts
+    paths = workspace.config.explore.starts
     if paths is None:
-        return read_traj(bench.folder(0) / TRAIN)
+        return read_traj(workspace.folder(0) / TRAIN)
     frames = read_frames(list(paths), keys=KEYS, config_weights={}, require_labels=False)
     frames = [frame for frame in frames if frame.config_type != ISOLATED_TYPE]
     if not frames:
@@ -224,20 +224,20 @@ def _described(selection: Selection, runs: Sequence[dict[str, Any]]) -> list[dic
     return found
 
 
-def _failed(bench: Bench, number: int) -> list[Frame]:
+def _failed(workspace: Workspace, number: int) -> list[Frame]:
     """Structures of earlier rounds that the oracle could not label: nothing like them again."""
     found: list[Frame] = []
     for earlier in range(1, number):
-        uses = bench.state.result(earlier, "label")["uses"]
+        uses = workspace.state.result(earlier, "label")["uses"]
         if "failed" in uses:
-            frames = read_traj(bench.folder(earlier) / CHOSEN)
+            frames = read_traj(workspace.folder(earlier) / CHOSEN)
             found += [f for f, use in zip(frames, uses, strict=True) if use == "failed"]
     return found
 
 
-def _refuse_silence(bench: Bench, number: int, last: str) -> None:
+def _refuse_silence(workspace: Workspace, number: int, last: str) -> None:
     """One round without a label may be bad luck; the first, or a second in a row, is not."""
-    earlier = bench.state.result(number - 1, "label") if number > 1 else None
+    earlier = workspace.state.result(number - 1, "label") if number > 1 else None
     if earlier is None or earlier["newest"] is None:
         raise DataError(
             f"none of the structures of round {number} could be labelled; correct the oracle, or "

@@ -29,10 +29,10 @@ from bayrace.train.checkpoint import write_atomically
 from bayrace.workflow.folder import locked
 from bayrace.workflow.loop import gather, learn
 from bayrace.workflow.loop.ahead import check_ahead
-from bayrace.workflow.loop.bench import Bench
 from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.orphans import adopt
 from bayrace.workflow.loop.state import STATE, State
+from bayrace.workflow.loop.workspace import Workspace
 
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
 _FREE: dict[str, bool | set[str]] = {  # may change while a loop is going on
@@ -62,22 +62,22 @@ def run_loop(
         adopt(folder)
         if overwrite:
             clear(folder)
-        bench = Bench(config, State(folder / STATE), watch)
-        bench.state.claim(*_settings(config))
-        check_ahead(bench)
-        rounds = [_first(bench)]
+        workspace = Workspace(config, State(folder / STATE), watch)
+        workspace.state.claim(*_settings(config))
+        check_ahead(workspace)
+        rounds = [_first(workspace)]
         ending = None
         while ending is None:
-            _tell(bench, rounds, None)
+            _tell(workspace, rounds, None)
             reason = enough(rounds, config.stop)
             if reason is not None:
                 ending = Ending(reason, "good" if reached(rounds, config.stop) else "note")
             else:
-                found, ending = _next(bench, rounds[-1])
+                found, ending = _next(workspace, rounds[-1])
                 rounds.append(found)
-        _tell(bench, rounds, ending)
-        newest = max(each.number for each in rounds if bench.model(each.number).is_file())
-        write_atomically(folder / FINAL, bench.model(newest).read_bytes())
+        _tell(workspace, rounds, ending)
+        newest = max(each.number for each in rounds if workspace.model(each.number).is_file())
+        write_atomically(folder / FINAL, workspace.model(newest).read_bytes())
     return Ended(rounds, ending.reason, folder / FINAL, problem=ending.verdict == "bad")
 
 
@@ -150,17 +150,17 @@ def _refuse_others(folder: Path) -> None:
         )
 
 
-def _first(bench: Bench) -> Round:
-    done = _step(bench, 0, "train", lambda: learn.train_first(bench))
-    found = _step(bench, 0, "evaluate", lambda: learn.judge(bench, 0))
-    seconds = bench.state.seconds(0)
+def _first(workspace: Workspace) -> Round:
+    done = _step(workspace, 0, "train", lambda: learn.train_first(workspace))
+    found = _step(workspace, 0, "evaluate", lambda: learn.judge(workspace, 0))
+    seconds = workspace.state.seconds(0)
     return Round(0, 0, 0, 0, done["train"], done["valid"], found, None, seconds=seconds)
 
 
-def _next(bench: Bench, last: Round) -> tuple[Round, Ending | None]:
+def _next(workspace: Workspace, last: Round) -> tuple[Round, Ending | None]:
     """A further round; the ending where it had to end early."""
-    config, number = bench.config, last.number + 1
-    runs = _step(bench, number, "explore", lambda: gather.explore(bench, number))["runs"]
+    config, number = workspace.config, last.number + 1
+    runs = _step(workspace, number, "explore", lambda: gather.explore(workspace, number))["runs"]
     ruled = config.explore.rule is not None
     reason = certain(runs, config.stop) if ruled else None
     ending = None if reason is None else Ending(reason, "good")
@@ -168,26 +168,30 @@ def _next(bench: Bench, last: Round) -> tuple[Round, Ending | None]:
     if ending is None:
         left = None if config.stop.labels is None else config.stop.labels - last.labels
         budget = config.select.budget if left is None else min(config.select.budget, left)
-        picked = _step(bench, number, "select", lambda: gather.choose(bench, number, budget=budget))
+        picked = _step(
+            workspace, number, "select", lambda: gather.choose(workspace, number, budget=budget)
+        )
         if not picked["chosen"]:
             ending = nothing_chosen(runs, picked["skipped"], pool=picked["pool"])
     if ending is not None:
         ended = Round(
             **{**vars(last), "number": number, "failed": 0, "newest": None}
             | {"runs": runs, "chosen": (), "skipped": picked["skipped"]}
-            | {"seconds": bench.state.seconds(number)}
+            | {"seconds": workspace.state.seconds(number)}
         )
         return ended, ending
-    return _learn(bench, number, last, runs, picked), None
+    return _learn(workspace, number, last, runs, picked), None
 
 
 def _learn(
-    bench: Bench, number: int, last: Round, runs: Sequence[Any], picked: dict[str, Any]
+    workspace: Workspace, number: int, last: Round, runs: Sequence[Any], picked: dict[str, Any]
 ) -> Round:
     """Label what was picked, train and evaluate."""
-    new = _step(bench, number, "label", lambda: gather.label(bench, number, paid=last.labels))
-    done = _step(bench, number, "train", lambda: learn.tune(bench, number))
-    found = _step(bench, number, "evaluate", lambda: learn.judge(bench, number))
+    new = _step(
+        workspace, number, "label", lambda: gather.label(workspace, number, paid=last.labels)
+    )
+    done = _step(workspace, number, "train", lambda: learn.tune(workspace, number))
+    found = _step(workspace, number, "evaluate", lambda: learn.judge(workspace, number))
     failed = new["uses"].count("failed")
     chosen = [
         {**pick, "use": use, "forces_rmse": rmse}
@@ -205,17 +209,17 @@ def _learn(
         runs=runs,
         chosen=chosen,
         skipped=picked["skipped"],
-        seconds=bench.state.seconds(number),
+        seconds=workspace.state.seconds(number),
     )
 
 
-def _step(bench: Bench, number: int, name: str, work: Callable[[], Any]) -> Any:
+def _step(workspace: Workspace, number: int, name: str, work: Callable[[], Any]) -> Any:
     def announced() -> Any:
-        bench.watch.begins(number, name)
+        workspace.watch.begins(number, name)
         return work()
 
-    result, seconds = bench.state.once(number, name, announced)
-    bench.watch.ends(number, name, result, seconds)
+    result, seconds = workspace.state.once(number, name, announced)
+    workspace.watch.ends(number, name, result, seconds)
     return result
 
 
@@ -234,17 +238,17 @@ def _settings(config: LoopConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     return content, plain_values_of(config, exclude=_FREE, defaults=False)
 
 
-def _tell(bench: Bench, rounds: Sequence[Round], ending: Ending | None) -> None:
+def _tell(workspace: Workspace, rounds: Sequence[Round], ending: Ending | None) -> None:
     """Write the numbers and the page; they are made anew from the state, whatever was there."""
-    config = bench.config
+    config = workspace.config
     if ending is None:
-        bench.watch.round(rounds[-1])
+        workspace.watch.round(rounds[-1])
     reason = None if ending is None else ending.reason
     content = {"reason": reason, "rounds": [asdict(each) for each in rounds]}
-    write_atomically(bench.root / ROUNDS, json.dumps(content, indent=1).encode())
+    write_atomically(workspace.root / ROUNDS, json.dumps(content, indent=1).encode())
     temperatures = ", ".join(f"{kelvin:g}" for kelvin in config.explore.temperatures)
     facts = {
-        "folder": str(bench.root),
+        "folder": str(workspace.root),
         "oracle": make_oracle(config.oracle).method,
         "chosen by": f"{config.select.by}, {config.select.budget} a round",
         "explored at": f"{temperatures} K",
@@ -256,6 +260,6 @@ def _tell(bench: Bench, rounds: Sequence[Round], ending: Ending | None) -> None:
         title="Active learning",
         facts=facts,
         ending=ending,
-        shown=gather.shown(bench, rounds),
+        shown=gather.shown(workspace, rounds),
     )
-    write_atomically(bench.root / REPORT, render(page).encode())
+    write_atomically(workspace.root / REPORT, render(page).encode())

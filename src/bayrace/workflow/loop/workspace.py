@@ -20,7 +20,7 @@ CHOSEN, LABELLED, JUDGED = "chosen.traj", "labelled.traj", "judged.npz"
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class Workspace:
     """Where a loop works, and with what."""
 
     config: LoopConfig
