@@ -14,7 +14,7 @@ from rich.table import Table
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
 from bayrace.cli.train import OldOverride, Override
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.workflow.loop.observer import LoopObserver
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def active(
     config = read_config(source, [*(override or []), *(old or [])])
     from bayrace.workflow.loop.rounds import run_loop
 
-    settle()
+    tune_process()
     out = console()
     describe(config, out)
     try:

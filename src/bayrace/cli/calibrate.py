@@ -21,7 +21,7 @@ from bayrace.cli.common import (
     friendly,
 )
 from bayrace.cli.methods import Arguments, chosen, listing
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.calibrate.calibration import Calibration, Recalibration
@@ -75,7 +75,7 @@ def calibrate(
     from bayrace.cli.evaluate import label_keys, read_labelled
     from bayrace.potential.potential import Potential
 
-    settle()
+    tune_process()
     way = chosen(RECALIBRATIONS, method, argument)
     potential = Potential.load(model, device=device)
     if files:

@@ -22,7 +22,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -88,7 +88,7 @@ def compare(
     from bayrace.potential.potential import Potential
     from bayrace.train.checkpoint import write_atomically
 
-    settle()
+    tune_process()
     potentials = {
         name: Potential.load(path, device=device)
         for name, path in zip(short_names(models), models, strict=True)

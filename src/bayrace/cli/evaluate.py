@@ -21,7 +21,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +70,7 @@ def evaluate(
     del debug
     from bayrace.potential.potential import Potential
 
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     unknown = ood or []

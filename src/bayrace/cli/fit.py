@@ -10,7 +10,7 @@ import typer
 from bayrace.cli.common import INTERRUPTED, Debug, Device, ModelFile, console, friendly
 from bayrace.cli.methods import listing
 from bayrace.cli.train import OldOverride, Override, counting
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def fit(
     from bayrace.workflow.start import posterior_config
     from bayrace.workflow.tune import moved
 
-    settle()
+    tune_process()
     out = console()
     potential = Potential.load(model, device=device)
     config = posterior_config(potential, posterior, [*(override or []), *(old or [])])

@@ -9,7 +9,7 @@ import typer
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
 from bayrace.cli.rules import Action, Bound, Gap, Probability, make_rule, read_one
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 STOPPED = 3  # exit code where the rule ended the run
 
@@ -60,7 +60,7 @@ def ipi(
     from bayrace.deploy.ipi import IpiEvaluator, connect, serve
     from bayrace.potential.potential import Potential
 
-    settle()
+    tune_process()
     atoms = read_one(structure)
     potential = Potential.load(model, device=device)
     rule = make_rule(potential, bound=bound, probability=probability, action=action, gap=gap)

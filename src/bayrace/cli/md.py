@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.data.distances import Gap
@@ -105,7 +105,7 @@ def md(
         seed=seed,
     )
     frame = read_start(start, output, overwrite=overwrite)
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     rule = None
     if action != "off":

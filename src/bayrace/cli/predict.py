@@ -18,7 +18,7 @@ from bayrace.cli.common import (
     friendly,
     refuse_existing,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 
 def register(app: typer.Typer) -> None:
@@ -51,7 +51,7 @@ def predict(
     from bayrace.potential.potential import Potential
 
     refuse_existing(output, files, overwrite=overwrite)
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:

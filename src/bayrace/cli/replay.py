@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
 from bayrace.cli.train import OldOverride, Override
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.config.active import ReplayConfig
@@ -67,7 +67,7 @@ def replay(
     from bayrace.workflow.tune import training_frames
 
     config = read_config(source, [*(override or []), *(old or [])])
-    settle()
+    tune_process()
     out = console()
     potential = Potential.load(config.model)
     train, valid = training_frames(potential)

@@ -20,7 +20,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.data.read import Frame
@@ -69,7 +69,7 @@ def report(
     from bayrace.report.provenance import potential_facts, read_histories
     from bayrace.train.checkpoint import write_atomically
 
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     sources = named_sources(test or [], ood or [], potential)

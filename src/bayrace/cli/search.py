@@ -55,12 +55,12 @@ def search(
     """
     del debug
     from bayrace.config.search import load_search
-    from bayrace.system.process import settle
+    from bayrace.system.process import tune_process
     from bayrace.train.signals import stop_on_signals
     from bayrace.workflow import search as run
 
     refuse_missing(source, "search")
-    settle()
+    tune_process()
     out = console()
     config, wanted, raw = load_search(source, override or [])
     out.print(f"search {len(wanted.space)} values, {wanted.trials} trials: {escape(config.output)}")

@@ -21,7 +21,7 @@ from bayrace.cli.common import (
     refuse_existing,
 )
 from bayrace.cli.methods import Arguments, chosen, listing
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.data.frame import Frame, LabelKeys
@@ -89,7 +89,7 @@ def select(
     from bayrace.select.select import select as choose
 
     refuse_existing(output, [*files, *(seen or [])], overwrite=overwrite)
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     way = chosen(ACQUISITIONS, by or _usual(potential), argument)
     keys = label_keys(potential)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 from bayrace.cli.describe import describe
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.config import Config
@@ -154,7 +154,7 @@ def run_training(
     from bayrace.workflow import train as run
     from bayrace.workflow.folder import check_folder
 
-    settle()
+    tune_process()
     check_folder(config, resume=resume, overwrite=overwrite)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)

@@ -17,7 +17,7 @@ _KEPT = 2**30  # bytes at the top of the heap that are not handed back
 _OBJECTS = 20_000  # new objects between two searches for garbage
 
 
-def settle() -> None:
+def tune_process() -> None:
     """Tune this process for steps that repeat; harmless where the C library is another."""
     gc.freeze()
     gc.set_threshold(_OBJECTS)

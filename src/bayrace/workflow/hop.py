@@ -22,7 +22,7 @@ from bayrace.simulate.hopping.learnt import LearntSurfaces
 from bayrace.simulate.hopping.surfaces import Array, Whole
 from bayrace.simulate.hopping.swarm import DRIFTED, UNTRUSTED, HopSettings, begin, run
 from bayrace.simulate.stop import StopRule
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.train.checkpoint import write_atomically
 
 
@@ -152,7 +152,7 @@ def gather(files: Sequence[Path]) -> SwarmResult:
 
 def _run_group(plan: SwarmPlan, members: range, path: Path) -> None:
     """Some trajectories from beginning to end, and their file."""
-    settle()
+    tune_process()
     states = States.load(plan.models, diabatic=plan.diabatic)
     surfaces = LearntSurfaces(states, plan.frame, plan.rule)
     rows, masses = np.array(members), surfaces.masses

@@ -15,7 +15,7 @@ from typing import Any
 
 from bayrace.system.cores import pin
 from bayrace.system.exit_codes import FAILED, FINISHED, INTERRUPTED
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.train.signals import stop_on_signals
 
 _PATIENCE = 600.0  # s for the same member of an ensemble that was killed: it saves and ends
@@ -42,7 +42,7 @@ def _train(job: dict[str, Any], stopped: Callable[[], bool]) -> int:
         """Whether to save and end: on a signal, or when nobody waits for the result any more."""
         return stopped() or os.getppid() != parent
 
-    settle()
+    tune_process()
     try:
         config = make_config(job["config"], source=job["config"]["output"])
         initial = None if job["initial"] is None else load_member(*job["initial"])

@@ -27,7 +27,7 @@ from bayrace.data.write import write_frames
 from bayrace.potential.potential import Potential
 from bayrace.simulate.explore import Excursion, excursion, plan
 from bayrace.system.cores import usable_cores
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.train.checkpoint import write_atomically
 
 KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
@@ -193,7 +193,7 @@ def _start(
 def main() -> int:
     """Do the runs that standard input asks for, as long as the parent lives."""
     job: dict[str, Any] = json.load(sys.stdin)
-    settle()
+    tune_process()
     first, count = job["share"]
     try:
         perform(
