@@ -128,7 +128,7 @@ class _Run:
             )
         params = initial or self.task.initial()
         if resume:
-            self.state = states.restore(folder, settings, params, self.identity)
+            self.state = states.load_state(folder, settings, params, self.identity)
         else:
             folder.mkdir(parents=True, exist_ok=True)
             self.state = states.fresh(settings, params)

@@ -103,7 +103,7 @@ def load_last(folder: Path) -> tuple[Params, OptimiserState]:
     return checkpoint.group(tensors, "params"), checkpoint.group(tensors, "optimiser")
 
 
-def restore(
+def load_state(
     folder: Path, settings: TrainSettings, params: Params, identity: dict[str, Any]
 ) -> TrainState:
     """The state in last.ckpt, if it belongs to a run of the same `identity` and parameters.
