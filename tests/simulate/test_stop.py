@@ -138,17 +138,20 @@ def test_a_rule_takes_any_atom_or_the_worst() -> None:
     p = stats.chi.sf([5.0, 2.5], 3)
     either = StopRule(0.5, 0.05).risk(covariance)
     assert either == Risk(pytest.approx(p[0] + p[1] - p[0] * p[1]), 1)
-    assert StopRule(0.5, 0.05, over="max").risk(covariance).probability == pytest.approx(p[1])
+    assert StopRule(0.5, 0.05, over_atoms="max").risk(covariance).probability == pytest.approx(p[1])
     assert StopRule(0.5, 0.05).broken(either)
     assert not StopRule(0.5, 0.2).broken(either)
 
 
 @pytest.mark.parametrize(
-    ("bound", "probability", "message"), [(0.0, 0.1, "bound=0"), (0.5, 1.0, "probability=1")]
+    ("max_force_error", "probability", "message"),
+    [(0.0, 0.1, "max_force_error=0"), (0.5, 1.0, "probability=1")],
 )
-def test_useless_rules_are_refused(bound: float, probability: float, message: str) -> None:
+def test_useless_rules_are_refused(
+    max_force_error: float, probability: float, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        StopRule(bound, probability)
+        StopRule(max_force_error, probability)
 
 
 def test_missing_covariances_are_refused() -> None:

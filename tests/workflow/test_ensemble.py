@@ -167,7 +167,7 @@ def _stamps(folder: Path) -> dict[str, int]:
 
 
 def test_if_all_diverge_the_error_tells_of_each(tmp_path):
-    settings = config(tmp_path, lr=1e20, clip=None)
+    settings = config(tmp_path, lr=1e20, max_gradient_norm=None)
     with pytest.raises(EnsembleError, match=r"(?s)member 0: training diverged.*member 1: training"):
         train_members(settings, members=2, how=SideBySide(2))
     assert not (tmp_path / "model.bayrace").exists()

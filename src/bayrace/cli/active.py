@@ -102,6 +102,7 @@ def read_config(source: Path, overrides: list[str]) -> LoopConfig:
 
 def describe(config: LoopConfig, out: Console) -> None:
     """Say what is about to happen."""
+    from bayrace.config.loop import dynamics_settings
     from bayrace.config.oracle import make_oracle
 
     explore, stop = config.explore, config.stop
@@ -113,8 +114,9 @@ def describe(config: LoopConfig, out: Console) -> None:
     }
     until = ", ".join(f"{value:g} {name}" for name, value in limits.items() if value is not None)
     begin = config.potential or ", ".join(config.data.train if config.data else ())
+    length = explore.steps * dynamics_settings(explore, seed=0).timestep / 1000
     out.print(f"start    {escape(begin)}")
-    out.print(f"explore  {temperatures} K, up to {explore.steps * explore.timestep / 1000:g} ps")
+    out.print(f"explore  {temperatures} K, up to {length:g} ps")
     out.print(f"select   {config.select.budget} a round by {config.select.by}")
     out.print(f"label    {escape(make_oracle(config.oracle).method)}")
     out.print(f"until    {until}")

@@ -31,7 +31,7 @@ def predict(
     files: Annotated[list[str], typer.Argument(help="Structures; globs, file.xyz@:100.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
     overwrite: Overwrite = False,
-    batch: EdgeBudget = 20_000,
+    edge_budget: EdgeBudget = 20_000,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
@@ -60,7 +60,7 @@ def predict(
             potential,
             files,
             output,
-            edge_budget=batch,
+            edge_budget=edge_budget,
             progress=lambda done: progress.update(task, completed=done),
         )
     console().print(f"{count} structures: {output}")

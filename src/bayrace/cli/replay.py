@@ -121,8 +121,8 @@ def make_plan(config: ReplayConfig, potential: Potential, train: Sequence[Frame]
         tests={name: read(paths) for name, paths in config.tests.items()},
         train=train,
         holdout=config.holdout,
-        over=config.select.over,
-        apart=config.select.apart,
+        over_atoms=config.select.over_atoms,
+        min_distance=config.select.min_distance,
         ways={name: config.select.acquisition(name) for name in config.acquisitions},
     )
 
@@ -156,6 +156,7 @@ def work_folder(folder: Path, cell: Cell) -> Path:
 def identity(config: ReplayConfig, plan: Plan) -> str:
     """A hash of all that a cell depends on, besides its own acquisition, budget and seed."""
     from bayrace.config import plain_values_of
+    from bayrace.config.renamed import old_names
     from bayrace.data.split import fingerprint
 
     content = {
@@ -163,7 +164,7 @@ def identity(config: ReplayConfig, plan: Plan) -> str:
         "pools": {name: fingerprint(frames) for name, frames in plan.pools.items()},
         "tests": {name: fingerprint(frames) for name, frames in plan.tests.items()},
         "holdout": config.holdout,
-        "select": plain_values_of(config.select),
+        **old_names({"select": plain_values_of(config.select)}),
         "tune": plain_values_of(config.tune),
     }
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()

@@ -253,7 +253,7 @@ def _with_ivon(settings: TrainSettings, options: IvonOptions, *, ess: float) -> 
         clip_radius=options.clip_radius,
         hessian=options.hessian,
     )
-    return replace(settings, optimiser=optimiser, clip=None, ema=None)
+    return replace(settings, optimiser=optimiser, max_gradient_norm=None, ema=None)
 
 
 def _example(params: Params) -> Ivon:

@@ -196,7 +196,7 @@ class _Run:
         outputs = evaluate(task.model, trial, batch, stress=settings.stress)
         loss = likelihood.loss(outputs, labels, batch)
         grads = torch.autograd.grad(loss.total, tuple(trial.values()), materialize_grads=True)
-        limit = settings.clip
+        limit = settings.max_gradient_norm
         norm = optim.global_norm(grads) if limit is None else optim.clip(grads, maximum=limit)
         upcoming = next(batches, None)
         values = torch.stack([loss.total, norm, *loss.parts.values()]).tolist()  # the one wait

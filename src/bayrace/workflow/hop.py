@@ -194,6 +194,12 @@ def _save(path: Path, arrays: dict[str, Array | Whole]) -> None:
     write_atomically(path, kept.getvalue())
 
 
+def _told(rule: StopRule) -> dict[str, str]:
+    """A rule as files of plans tell it, which keep the names of 0.1."""
+    names = {"max_force_error": "bound", "over_atoms": "over"}
+    return {names.get(name, name): repr(value) for name, value in asdict(rule).items()}
+
+
 def _same_plan(plan: SwarmPlan, path: Path) -> None:
     """Refuse to mix trajectories of different plans in one folder."""
     told = {
@@ -201,7 +207,7 @@ def _same_plan(plan: SwarmPlan, path: Path) -> None:
         "diabatic": plan.diabatic,
         "state": plan.state,
         "settings": {k: repr(v) for k, v in asdict(plan.settings).items()},
-        "rule": None if plan.rule is None else {k: repr(v) for k, v in asdict(plan.rule).items()},
+        "rule": None if plan.rule is None else _told(plan.rule),
         "record_every": plan.record_every,
         "start": [len(plan.positions), float(plan.positions.sum()), float(plan.velocities.sum())],
     }

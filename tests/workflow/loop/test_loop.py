@@ -30,6 +30,7 @@ pytest.importorskip("distributed")
 from bayrace.cli.main import app
 from bayrace.config.load import ConfigError, make_section
 from bayrace.config.loop import LoopConfig, StopConfig
+from bayrace.config.renamed import old_names
 from bayrace.data.embedded import embedded
 from bayrace.data.frame import DataError
 from bayrace.label.store import LabelStore
@@ -91,9 +92,9 @@ def settings(data: Path, log: Path, tmp_path: Path) -> Settings:
                 "steps": 30,
                 "every": 10,
                 "workers": 1,
-                "rule": {"bound": 0.05, "probability": 0.01},
+                "rule": {"max_force_error": 0.05, "probability": 0.01},
             },
-            "select": {"by": "variance", "budget": 4, "valid": 0.25, "apart": 0.001},
+            "select": {"by": "variance", "budget": 4, "valid": 0.25, "min_distance": 0.001},
             "oracle": {
                 "kind": "ase",
                 "ase": {"calculator": f"{COUNTING}:Counting", "arguments": arguments},
@@ -190,7 +191,7 @@ def test_labels_reach_the_training_as_they_are(settings: Settings, tmp_path: Pat
 
 
 def test_exploration_goes_on_from_labels(settings: Settings, tmp_path: Path) -> None:
-    ended = run(settings(explore={"onward": 0.5}))
+    ended = run(settings(explore={"restart_fraction": 0.5}))
     assert all(start.startswith("round-00/train.traj") for start in starts(ended.rounds[1]))
     given, new = starts(ended.rounds[2])
     assert given.startswith("round-00/train.traj")
@@ -206,11 +207,25 @@ def test_a_loop_begun_before_a_setting_existed_goes_on(settings: Settings, tmp_p
     run(raw)
     with closing(sqlite3.connect(tmp_path / "loop" / "loop.sqlite")) as connection, connection:
         known = json.loads(connection.execute("SELECT content FROM loop_settings").fetchone()[0])
-        del known["explore"]["onward"]
+        del known["explore"]["restart_fraction"]
         connection.execute("UPDATE loop_settings SET content = ?", (json.dumps(known),))
     assert run(raw).reason == "0 rounds are done"
     with pytest.raises(DataError, match="other settings of explore;"):
-        run(settings(explore={"onward": 0.5}))
+        run(settings(explore={"restart_fraction": 0.5}))
+
+
+def test_a_loop_begun_under_old_names_goes_on(settings: Settings, tmp_path: Path) -> None:
+    raw = settings(stop={"rounds": 0})
+    run(raw)
+    with closing(sqlite3.connect(tmp_path / "loop" / "loop.sqlite")) as connection, connection:
+        known = json.loads(connection.execute("SELECT content FROM loop_settings").fetchone()[0])
+        earlier = old_names(known)
+        assert {"bound", "over"} <= earlier["explore"]["rule"].keys()
+        connection.execute("UPDATE loop_settings SET content = ?", (json.dumps(earlier),))
+    assert run(raw).reason == "0 rounds are done"
+    assert run(old_names(raw)).reason == "0 rounds are done"
+    with pytest.raises(DataError, match="other settings of explore;"):
+        run(settings(explore={"min_steps": 3}))
 
 
 def starts(finished: Round) -> list[str]:
@@ -315,7 +330,7 @@ def test_the_budget_is_kept_to_the_label(settings: Settings, log: Path) -> None:
 
 
 def test_certain_exploration_ends_it(settings: Settings, log: Path) -> None:
-    ended = run(settings(explore={"rule": {"bound": 50.0, "probability": 0.9}}))
+    ended = run(settings(explore={"rule": {"max_force_error": 50.0, "probability": 0.9}}))
     assert ended.reason == "exploration is certain: none of 4 runs met an uncertain structure"
     assert [each.number for each in ended.rounds] == [0, 1]
     assert {each["reason"] for each in ended.rounds[1].runs} == {"finished"}
@@ -389,7 +404,7 @@ def test_a_step_is_done_once(tmp_path: Path) -> None:
         ({"explore": {"temperature": [300]}}, r"explore.temperature.*temperatures"),
         ({"select": {"by": "bold"}}, "select.by"),
         ({"rounds": 3}, "rounds"),
-        ({"explore": {"every": 12}}, "no multiple of look_every 5"),
+        ({"explore": {"every": 12}}, "no multiple of uncertainty_every 5"),
         ({"stop": {"rounds": None}}, "or it may never end"),
         ({"data": None}, "give data.train, or a potential"),
         ({"select": {"by": "bald-ef"}}, "posterior point has but one"),
@@ -479,7 +494,7 @@ def test_killed_again_and_again(
 
 def test_runs_that_stop_at_once_are_learnt_from(settings: Settings, tmp_path: Path) -> None:
     """All that was met is nearer to known structures than `apart`, and uncertain all the same."""
-    ended = run(settings(select={"apart": 1.0}, stop={"rounds": 1}))
+    ended = run(settings(select={"min_distance": 1.0}, stop={"rounds": 1}))
     assert ended.reason == "1 rounds are done"
     assert not ended.problem
     assert ended.rounds[-1].labels > 0
@@ -493,13 +508,19 @@ def test_an_exploration_that_fails_is_no_good_end() -> None:
     assert ending.verdict == "bad"
     assert "1 of 2 runs became uncertain or flew apart (the longest lasted 10 fs)" in ending.reason
     assert "like a training structure: 8" in ending.reason
-    assert "explore.rule.bound" in ending.reason
+    assert "explore.rule.max_force_error" in ending.reason
     assert nothing_chosen(lost[1:], {"repeated": 1}, pool=1).verdict == "good"
 
 
 def test_giving_up_is_seen(settings: Settings, tmp_path: Path) -> None:
     """Every run flies apart before its first look: there is nothing but the known starts."""
-    hot = {"temperatures": [300], "timestep": 500.0, "every": 10, "look_every": 10, "rule": None}
+    hot = {
+        "temperatures": [300],
+        "timestep": 500.0,
+        "every": 10,
+        "uncertainty_every": 10,
+        "rule": None,
+    }
     raw = settings(explore=hot)
     ended = run(raw)
     assert ended.problem

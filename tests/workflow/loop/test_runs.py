@@ -35,7 +35,7 @@ def explore(model: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, A
         "temperatures": (300.0, 600.0),
         "steps": 6,
         "every": 3,
-        "look_every": 1,
+        "uncertainty_every": 1,
         "rule": None,
         "workers": 1,
     }

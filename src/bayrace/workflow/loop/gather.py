@@ -25,7 +25,7 @@ from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
 from bayrace.report.round import Round, Shown
 from bayrace.select.scan import Scanning
-from bayrace.select.select import APART, Selection, select
+from bayrace.select.select import MIN_DISTANCE, Selection, select
 from bayrace.workflow.loop.learn import errors
 from bayrace.workflow.loop.runs import KEYS, Exploration, explore_in_files, pool_of, read_traj
 from bayrace.workflow.loop.state import STATE
@@ -70,13 +70,13 @@ def choose(workspace: Workspace, number: int, *, budget: int) -> dict[str, Any]:
             budget=budget,
             seen=seen,
             seed=workspace.seed(number),
-            apart=apart,
-            scanning=Scanning(over=config.over),
+            min_distance=apart,
+            scanning=Scanning(over_atoms=config.over_atoms),
         )
 
-    selection, apart = chosen_apart(config.apart), None
+    selection, apart = chosen_apart(config.min_distance), None
     if not len(selection.indices) and any(_uncertain(run) for run in runs):
-        selection, apart = _nearer(selection, config.apart, chosen_apart)
+        selection, apart = _nearer(selection, config.min_distance, chosen_apart)
     write_frames(folder / CHOSEN, [pool[place] for place in selection.indices])
     chosen = _described(selection, runs)
     skipped = dict(selection.skipped)
@@ -131,9 +131,12 @@ def shown(workspace: Workspace, rounds: Sequence[Round]) -> list[Shown]:
 def _starts(workspace: Workspace, number: int) -> list[Frame]:
     """The structures that a round's runs begin from: given ones, and labels of earlier rounds."""
     config = workspace.config.explore
-    given, found = all_starts(workspace), workspace.labelled(number - 1)[0] if config.onward else []
+    given, found = (
+        all_starts(workspace),
+        workspace.labelled(number - 1)[0] if config.restart_fraction else [],
+    )
     wanted = min(config.structures or len(given), len(given))
-    new = min(round(wanted * config.onward), len(found))
+    new = min(round(wanted * config.restart_fraction), len(found))
     random = np.random.default_rng([workspace.config.seed, number])
     return [*_drawn(given, wanted - new, random), *_drawn(found, new, random)]
 
@@ -171,7 +174,7 @@ def _nearer(
 
     Runs that stop early meet uncertain structures which are near known ones all the same.
     """
-    least = APART.get(selection.descriptor, 0.0) if apart is None else apart
+    least = MIN_DISTANCE.get(selection.descriptor, 0.0) if apart is None else apart
     tried = (
         [] if least == 0 else [*(least / 2**halving for halving in range(1, _HALVINGS + 1)), 0.0]
     )

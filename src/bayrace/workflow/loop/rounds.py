@@ -125,7 +125,8 @@ def nothing_chosen(
     return Ending(
         f"{met} of {len(runs)} runs became uncertain or flew apart (the longest lasted "
         f"{longest:g} fs), but none of their {pool} structures can be labelled ({why}); train "
-        "longer or on more structures, explore at lower temperatures, or raise explore.rule.bound",
+        "longer or on more structures, explore at lower temperatures, or raise "
+        "explore.rule.max_force_error",
         "bad",
     )
 

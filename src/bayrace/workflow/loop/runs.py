@@ -20,7 +20,7 @@ from typing import IO, Any
 import numpy as np
 
 from bayrace.config.load import make_section, plain_values_of
-from bayrace.config.loop import ExploreConfig, dynamics_settings, stop_rule
+from bayrace.config.loop import ExploreConfig, dynamics_settings
 from bayrace.data.frame import DataError, Frame, LabelKeys
 from bayrace.data.read import read_frames
 from bayrace.data.write import write_frames
@@ -96,7 +96,7 @@ def perform(
 ) -> None:
     """Do those runs that are not done; of a share (k, n) only every n-th, from number k on."""
     config = exploration.config
-    potential, rule = Potential.load(exploration.model), stop_rule(config)
+    potential, rule = Potential.load(exploration.model), config.rule
     settings = dynamics_settings(config, seed=exploration.seed)
     starts = read_traj(Path(exploration.folder) / STARTS)
     plans = plan(starts, config.temperatures, settings, repeats=config.repeats)
@@ -106,7 +106,7 @@ def perform(
         if not wanted():
             return
         run = excursion(
-            potential, start, planned, rule=rule, every=config.every, least=config.least
+            potential, start, planned, rule=rule, every=config.every, min_steps=config.min_steps
         )
         if run.visits:
             write_frames(file.with_suffix(".traj"), [visit.frame for visit in run.visits])

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from bayrace.config.renamed import new_names
 from bayrace.data.frame import DataError
 from bayrace.system.database import transaction
 
@@ -47,7 +48,7 @@ class State:
             if found is None:
                 connection.execute("INSERT INTO loop_settings VALUES (?)", (json.dumps(settings),))
                 return
-        earlier = json.loads(found[0])
+        earlier = new_names(json.loads(found[0]))
         keys = sorted({*earlier, *settings})
         changed = [key for key in keys if _differ(key, earlier, settings, chosen)]
         if changed:
