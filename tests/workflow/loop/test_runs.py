@@ -86,6 +86,6 @@ def test_the_rule_waits_for_a_few_steps(model: Path) -> None:
     settings = DynamicsSettings("nvt", temperature=300.0, steps=6)
     rule = StopRule(1e-3, 0.5)  # broken from the beginning
     for least, steps in ((0, [0]), (5, [0, 3, 5])):
-        run = excursion(potential, start, settings, rule=rule, every=3, least=least)
+        run = excursion(potential, start, settings, rule=rule, every=3, min_steps=least)
         assert run.reason == "uncertain"
         assert [visit.frame.index for visit in run.visits] == steps
