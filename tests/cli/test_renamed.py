@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
+from click.testing import Result
 
 from bayrace.cli.main import app
 from bayrace.cli.renamed import RENAMED
-from tests.cli.conftest import Command
+
+Command = Callable[..., Result]
 
 
 def options_of_commands() -> dict[str, set[str]]:
@@ -37,12 +40,14 @@ def test_an_old_option_works(
     common = ("md", model, f"{data}/test.xyz@0", "--temperature", 300, "--steps", 2, "--gap", "off")
     result = bayrace(*common, *written, "-o", tmp_path / "md.traj")
     assert result.exit_code == 0, result.output
-    assert "note: --bound is called --max-force-error now; the old name still works" in result.stderr
+    assert "note: --bound is called --max-force-error now; the old name" in result.stderr
     again = bayrace(*common, "--bound", 0, "-o", tmp_path / "again.traj")
-    assert again.exit_code == 2 and "max_force_error=0" in again.output
+    assert again.exit_code == 2
+    assert "max_force_error=0" in again.output
 
 
 def test_where_there_is_no_such_option_it_is_unknown(bayrace: Command) -> None:
     result = bayrace("template", "--bound", 1)
     assert result.exit_code == 2
-    assert "No such option" in result.output and "note:" not in result.output
+    assert "No such option" in result.output
+    assert "note:" not in result.output
