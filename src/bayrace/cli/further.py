@@ -13,7 +13,7 @@ from bayrace.config.load import make_section
 from bayrace.models.module import ModuleModel
 from bayrace.potential.potential import Potential
 from bayrace.system.process import tune_process
-from bayrace.train.signals import stop_on_signals
+from bayrace.system.signals import stop_on_signals
 from bayrace.workflow.folder import MODEL
 from bayrace.workflow.member import SideBySide
 from bayrace.workflow.tune import train_from

@@ -20,7 +20,7 @@ from bayrace.cli.tables import evaluation_table
 from bayrace.config import Config, format_duration
 from bayrace.core.target import ENERGY, Target
 from bayrace.system.process import tune_process
-from bayrace.train.signals import stop_on_signals
+from bayrace.system.signals import stop_on_signals
 from bayrace.workflow import ensemble
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import EnsembleResult

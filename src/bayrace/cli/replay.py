@@ -62,7 +62,7 @@ def replay(
     """
     del debug
     from bayrace.potential.potential import Potential
-    from bayrace.train.signals import stop_on_signals
+    from bayrace.system.signals import stop_on_signals
     from bayrace.workflow.replay import replay as run
     from bayrace.workflow.tune import training_frames
 

@@ -56,7 +56,7 @@ def search(
     del debug
     from bayrace.config.search import load_search
     from bayrace.system.process import tune_process
-    from bayrace.train.signals import stop_on_signals
+    from bayrace.system.signals import stop_on_signals
     from bayrace.workflow import search as run
 
     refuse_missing(source, "search")

@@ -23,6 +23,7 @@ from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Model
 from bayrace.data.dataset import Dataset
 from bayrace.models.derivatives import evaluate
+from bayrace.system.signals import stop_on_signals
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
 from bayrace.train.checkpoint import CheckpointError
@@ -30,7 +31,6 @@ from bayrace.train.diverged import TrainingDiverged, diverged
 from bayrace.train.judge import judge
 from bayrace.train.schedule import learning_rate, progress
 from bayrace.train.settings import Event, StepEvent, TrainSettings, ValidEvent
-from bayrace.train.signals import stop_on_signals
 from bayrace.train.state import TrainState
 from bayrace.train.task import Task
 from bayrace.train.validate import Batches, valid_batches

@@ -12,9 +12,9 @@ from bayrace.config import Config, plain_values_of
 from bayrace.config.renamed import new_names
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential, PotentialError
+from bayrace.system.jobs import Outcome
 from bayrace.train.state import HISTORY
 from bayrace.workflow.folder import MODEL, TEST
-from bayrace.workflow.workers import Outcome
 
 _TAIL = 2**14  # bytes that hold the last line of a history
 _FREE = ("threads", "device", "checkpoint_every")  # of `train`: change nothing that was learnt

@@ -29,6 +29,7 @@ from scipy.optimize import linear_sum_assignment
 
 from bayrace.data.frame import Frame, LabelKeys, frame_from_atoms
 from bayrace.label.oracle import OracleError, bare_atoms, labelled
+from bayrace.system.process import signal_name
 
 _MOVED = 0.01  # Å; formats round positions, but not that much
 _SHOWN = 400  # characters of a program's last words
@@ -129,7 +130,11 @@ class CommandOracle:
         code = self._wait(process, frame)
         if code != 0:
             said = log.read_text(encoding="utf-8", errors="replace").strip()[-_SHOWN:]
-            how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+            how = (
+                f"was killed by {signal_name(-code)}"
+                if code < 0
+                else f"ended with exit code {code}"
+            )
             raise OracleError(f"{frame.origin}: {self.command!r} {how}: {said or 'silent'}")
 
     def _wait(self, process: subprocess.Popen[bytes], frame: Frame) -> int:
@@ -191,10 +196,6 @@ def check_inside(name: str) -> None:
 def _filled(word: str, names: Mapping[str, str]) -> str:
     """The word with {input}, {output} and {folder} replaced; other braces are the program's."""
     return re.sub(r"\{(input|output|folder)\}", lambda found: names[found[1]], word)
-
-
-def _signal(number: int) -> str:
-    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
 
 
 def matching(frame: Frame, result: Frame) -> NDArray[np.int64]:

@@ -8,8 +8,8 @@ from typing import Any
 from bayrace.data.write import write_frames
 from bayrace.evaluate.evaluation import Evaluation, evaluate
 from bayrace.potential.potential import Potential
+from bayrace.system.signals import stop_on_signals
 from bayrace.train.checkpoint import LAST, write_atomically
-from bayrace.train.signals import stop_on_signals
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.folder import ENSEMBLE
 from bayrace.workflow.loop.workspace import MODEL, TRAIN, VALID, Workspace

@@ -1,21 +1,17 @@
 """The runs of an exploration as files, each written when it ends: a killed one goes on from there.
 
-Runs are spread over processes, `python -m bayrace.workflow.loop.runs`, which take a JSON document
-from their standard input, and leave nothing but files.
+Runs are spread over processes, `python -m bayrace.workflow.loop.runs`, which leave nothing but
+files.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,15 +22,13 @@ from bayrace.data.read import read_frames
 from bayrace.data.write import write_frames
 from bayrace.potential.potential import Potential
 from bayrace.simulate.explore import Excursion, excursion, plan
+from bayrace.system.child import do_task
 from bayrace.system.cores import usable_cores
-from bayrace.system.process import tune_process
+from bayrace.system.jobs import Job, Placement, run_jobs
 from bayrace.train.checkpoint import write_atomically
 
 KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
 STARTS = "starts.traj"
-_POLL = 0.1  # s
-_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_SHOWN = 2000  # characters of an error
 
 
 @dataclass(frozen=True)
@@ -154,59 +148,25 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _in_processes(exploration: Exploration, workers: int, tell: Callable[[], None]) -> None:
-    processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-    try:
-        for number in range(workers):
-            words = TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            processes.append((_start(exploration, (number, workers), words), words))
-        while any(process.poll() is None for process, _ in processes):
-            tell()
-            time.sleep(_POLL)
-        for process, log in processes:
-            if process.returncode:
-                log.seek(0)
-                said = log.read().decode(errors="replace").strip()[-_SHOWN:]
-                raise DataError(f"exploration failed: {said or process.returncode}")
-    finally:
-        for process, log in processes:
-            process.kill()
-            process.wait()
-            log.close()
+    task = exploration.to_json()
+    jobs = [
+        Job("exploration", "bayrace.workflow.loop.runs", {"exploration": task, "share": share})
+        for share in ([number, workers] for number in range(workers))
+    ]
+    placement = Placement(((),) * workers, threads=1)
+    standing = run_jobs(jobs, placement=placement, watch=lambda _: tell())
+    for outcome in standing.outcomes.values():
+        if outcome.state != "finished":
+            raise DataError(f"exploration failed: {outcome.error}")
 
 
-def _start(
-    exploration: Exploration, share: tuple[int, int], log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    job = {"exploration": exploration.to_json(), "share": share, "parent": os.getpid()}
-    with TemporaryFile() as description:
-        description.write(json.dumps(job).encode())
-        description.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "bayrace.workflow.loop.runs"],
-            stdin=description,
-            stdout=log,
-            stderr=log,
-            env=os.environ | dict.fromkeys(_POOLS, "1"),
-        )
-
-
-def main() -> int:
-    """Do the runs that standard input asks for, as long as the parent lives."""
-    job: dict[str, Any] = json.load(sys.stdin)
-    tune_process()
-    first, count = job["share"]
-    try:
-        perform(
-            Exploration.from_json(job["exploration"]),
-            lambda: os.getppid() == job["parent"],
-            lambda: None,
-            share=(first, count),
-        )
-    except (ValueError, OSError) as error:  # their messages are for users
-        print(error)
-        return 2
-    return 0
+def share_of_runs(task: dict[str, Any], stop: Callable[[], bool]) -> bool:
+    """Do the runs that another process asks for; False where `stop` ended it."""
+    first, count = task["share"]
+    exploration = Exploration.from_json(task["exploration"])
+    perform(exploration, lambda: not stop(), lambda: None, share=(first, count))
+    return not stop()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(do_task(share_of_runs))

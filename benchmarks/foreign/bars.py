@@ -1,0 +1,217 @@
+"""SevenNet-0 and CHGNet with σ of ours: are they still themselves, and is σ worth anything?
+
+python benchmarks/foreign/bars.py                 # both; --networks 7net-0 for one
+python benchmarks/foreign/bars.py --structures 8  # to see whether it runs
+
+Needs pip install 'bayrace[sevennet,chgnet]', whose wheels hold the weights; nothing is fetched.
+Each network is adopted for eight-atom cells of salt and silicon, rattled by 0.02 to 0.12 Å and
+strained by 1.5 %, that the other network has labelled. Printed are
+
+- the largest difference from the package's own energies (per atom) and forces (bar: 1e-5 eV, eV/Å);
+- the share of new structures of the same kind in their 90 % intervals (bar: 85 to 95 %);
+- the median σ against the rattle (bar: it rises), and the AUROC of σ between those structures and
+  ones rattled by 0.25 to 0.35 Å (bar: 0.95);
+- where dynamics at 300 K and at 6000 K end, by `bayrace md` with its default rule.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import ase.io
+import numpy as np
+import torch
+from ase import Atoms
+from ase.build import bulk
+from ase.calculators.singlepoint import SinglePointCalculator
+from typer.testing import CliRunner
+
+import bayrace
+from bayrace.cli.main import app
+from bayrace.evaluate.metrics.ood import auroc
+from bayrace.potential.potential import Potential
+
+LATTICES = {"NaCl": ("rocksalt", 5.64), "Si": ("diamond", 5.43)}
+OTHER = {"7net-0": "chgnet", "chgnet": "7net-0"}
+HOME, FAR, STRAIN = (0.02, 0.12), (0.25, 0.35), 0.015
+RATTLES = (0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3)  # Å
+SHORTEST = 1.0  # Å between atoms
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--networks", nargs="+", choices=OTHER, default=list(OTHER))
+    parser.add_argument("--structures", type=int, default=60, help="of each material and part")
+    parser.add_argument("--posterior", default="distance")
+    parser.add_argument("--set", action="append", default=[], help="key=value for bayrace adopt")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")  # of other packages
+    torch.set_num_threads(1)
+    for network in options.networks:
+        with tempfile.TemporaryDirectory(prefix="bayrace-foreign-") as folder:
+            changes = [f"--set={each}" for each in options.set]
+            adopting = ["--posterior", options.posterior, *changes]
+            measure(network, Path(folder), options.structures, adopting)
+
+
+def measure(network: str, folder: Path, count: int, adopting: Sequence[str]) -> None:
+    """All figures of one network, whose labels are those of the other."""
+    print(f"\n{network}, labels of {OTHER[network]}, {' '.join(adopting)}", flush=True)
+    labels = own_calculator(OTHER[network])
+    for part, seed, amplitudes in (("home", 0, HOME), ("test", 1000, HOME), ("far", 2000, FAR)):
+        images = list(cells(amplitudes, count if part != "far" else count // 2, seed=seed))
+        ase.io.write(folder / f"{part}.xyz", [labelled(atoms, labels) for atoms in images])
+    command = ["adopt", network, "--data", f"{folder}/home.xyz", *adopting]
+    run(*command, "-o", f"{folder}/adopted.bayrace")
+    potential = Potential.load(folder / "adopted.bayrace")
+    print_reproduction(network, potential)
+    test, far = (ase.io.read(folder / f"{part}.xyz", ":") for part in ("test", "far"))
+    print_intervals(potential, test)
+    print_detection(potential, test, far)
+    print_rise(potential, count=max(4, count // 6))
+    for material in LATTICES:
+        ase.io.write(folder / "start.xyz", crystal(material, 0.05, seed=1))
+        for temperature, steps in ((300, 50), (6000, 200)):
+            said = run(
+                *("md", f"{folder}/adopted.bayrace", f"{folder}/start.xyz", "--overwrite"),
+                *("--temperature", str(temperature), "--steps", str(steps), "--timestep", "2"),
+                *("-o", f"{folder}/md.traj"),
+                codes=(0, 3),
+            )
+            last = [line for line in said.splitlines() if line.strip()][-1]
+            print(f"  md {material} {temperature} K, {steps} steps: {last.strip()[:110]}")
+
+
+def print_reproduction(network: str, potential: Potential) -> None:
+    """Differences from what the package itself says, in double precision where it has that."""
+    calculator = own_calculator(network, double=network == "chgnet")
+    exact = potential.to(dtype="float64") if network == "chgnet" else potential
+    shifts = exact.references
+    energies, forces = [], []
+    for material in LATTICES:
+        for seed in range(3):
+            atoms = crystal(material, 0.1, seed=5000 + seed)
+            found = exact.predict(atoms)
+            atoms.calc = calculator
+            zero = sum(shifts[number] for number in atoms.numbers)
+            energy = float(found.energy.mean[0]) - zero - float(atoms.get_potential_energy())
+            energies.append(abs(energy) / len(atoms))
+            forces.append(np.abs(found.forces.mean.numpy() - atoms.get_forces()).max())
+    print(f"  its own energies to {max(energies):.1e} eV/atom, forces to {max(forces):.1e} eV/Å")
+
+
+def print_intervals(potential: Potential, test: Sequence[Atoms]) -> None:
+    """Labels in their 90 % intervals, of all and of each material."""
+    found = potential.predict(test)
+    low, high = found.energy.interval(0.9)
+    labels = torch.tensor([atoms.get_potential_energy() for atoms in test])
+    inside = ((labels >= low) & (labels <= high)).numpy()
+    errors = (found.energy.mean - labels).abs()
+    salt = np.array([11 in atoms.numbers for atoms in test])
+    print(
+        f"  energies in 90 % intervals: {inside.mean():.0%} (NaCl {inside[salt].mean():.0%}, Si "
+        f"{inside[~salt].mean():.0%}); mean error {1000 * float(errors.mean()):.0f} meV, σ "
+        f"{1000 * float(found.energy.std.mean()):.0f} meV"
+    )
+
+
+def print_detection(potential: Potential, test: Sequence[Atoms], far: Sequence[Atoms]) -> None:
+    """How well σ tells structures like the data from far ones."""
+    near, away = potential.predict(test), potential.predict(far)
+    energy = auroc(near.energy.std.numpy(), away.energy.std.numpy())
+    force = auroc(worst(near).numpy(), worst(away).numpy())
+    print(f"  AUROC of the far ones: by σ of energy {energy:.3f}, of force {force:.3f}")
+
+
+def print_rise(potential: Potential, *, count: int) -> None:
+    """The median σ against the rattle."""
+    for material in LATTICES:
+        rows = []
+        for rattle in RATTLES:
+            found = potential.predict([crystal(material, rattle, seed=k) for k in range(count)])
+            rows.append((float(found.energy.std.median()), float(worst(found).median())))
+        energy, force = zip(*rows, strict=True)
+        shown = ", ".join(
+            f"{rattle:g}: {1000 * one:.0f}/{1000 * other:.0f}"
+            for rattle, one, other in zip(RATTLES, energy, force, strict=True)
+        )
+        rises = f"energy {monotone(energy)}, force {monotone(force)}"
+        print(f"  σ of {material} by rattle, Å: meV/meV Å⁻¹: {shown}; rises: {rises}")
+
+
+def monotone(values: Sequence[float]) -> str:
+    return "yes" if list(values) == sorted(values) else "no"
+
+
+def worst(prediction: Any) -> torch.Tensor:
+    """σ of the force on the worst atom of cells of eight."""
+    level: torch.Tensor = prediction.forces.level
+    return level.reshape(-1, 8).amax(1)
+
+
+def cells(amplitudes: tuple[float, float], count: int, *, seed: int) -> Iterator[Atoms]:
+    """So many cells of each material."""
+    random = np.random.default_rng(seed)
+    for material in LATTICES:
+        for number in range(count):
+            yield crystal(material, random.uniform(*amplitudes), seed=seed + number)
+
+
+def crystal(material: str, rattle: float, *, seed: int) -> Atoms:
+    """Eight atoms, moved by a Gaussian of `rattle` Å in a strained cell."""
+    random = np.random.default_rng([seed, len(material)])
+    atoms = bulk(material, *LATTICES[material], cubic=True)
+    strain = STRAIN * random.normal(size=(3, 3))
+    atoms.set_cell(atoms.cell[:] @ (np.eye(3) + (strain + strain.T) / 2), scale_atoms=True)
+    while True:
+        moved = atoms.copy()
+        moved.positions += rattle * random.normal(size=(8, 3))
+        if moved.get_all_distances(mic=True)[np.triu_indices(8, 1)].min() > SHORTEST:
+            return moved
+
+
+def labelled(atoms: Atoms, calculator: Any) -> Atoms:
+    atoms.calc = calculator
+    energy, forces = float(atoms.get_potential_energy()), atoms.get_forces()
+    atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
+    return atoms
+
+
+def own_calculator(network: str, *, double: bool = False) -> Any:
+    """What the package itself offers."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        if network == "7net-0":
+            from sevenn.calculator import SevenNetCalculator
+
+            return SevenNetCalculator(network, device="cpu")
+        from chgnet.graph import converter, crystalgraph
+        from chgnet.model import model
+        from chgnet.model.dynamics import CHGNetCalculator
+
+        calculator = CHGNetCalculator(use_device="cpu")
+    dtype = torch.float64 if double else torch.float32  # its graphs are float32 otherwise
+    for module in (converter, crystalgraph, model):
+        module.TORCH_DTYPE = dtype
+    if double:
+        calculator.model.double()
+        calculator.model.composition_model.float()  # which reads counts of atoms as float32
+    return calculator
+
+
+def run(*command: str, codes: tuple[int, ...] = (0,)) -> str:
+    result = CliRunner().invoke(app, list(command))
+    if result.exit_code not in codes:
+        raise SystemExit(f"bayrace {' '.join(command)}: {result.output}")
+    return str(result.output)
+
+
+if __name__ == "__main__":
+    print(f"bayrace {bayrace.__version__}, torch {torch.__version__}")
+    main()
