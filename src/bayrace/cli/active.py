@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -20,8 +20,10 @@ from bayrace.workflow.loop.observer import LoopObserver
 if TYPE_CHECKING:
     from bayrace.config.loop import LoopConfig
     from bayrace.label.label import Progress
-    from bayrace.report.round import Round
+    from bayrace.report.round import Round, RunSummary
     from bayrace.workflow.loop.rounds import Ended
+    from bayrace.workflow.loop.runs import RunRecord
+    from bayrace.workflow.loop.steps import Step
     from bayrace.workflow.member import MemberProgress
 
 PROBLEM = 1  # exit code of a loop that had to give up
@@ -142,7 +144,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
     for each in rounds:
         errors = [_milli(each.errors[name]["forces_rmse"]) for name in sets]
         newest = _milli(each.newest["forces_rmse"] if each.newest else None)
-        stds = [run["forces_std"] for run in each.runs if run["forces_std"] is not None]
+        stds = [run.forces_std for run in each.runs if run.forces_std is not None]
         table.add_row(
             str(each.number),
             str(each.labels),
@@ -155,9 +157,9 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
     return table
 
 
-def endings(runs: Sequence[Any]) -> str:
+def endings(runs: Sequence[RunSummary]) -> str:
     """How many runs ended in which way."""
-    reasons = [run["reason"] for run in runs]
+    reasons = [run.reason for run in runs]
     kinds = dict.fromkeys(reasons)
     return ", ".join(f"{reasons.count(kind)} {kind}" for kind in kinds) or "–"
 
@@ -189,11 +191,11 @@ class Lines(LoopObserver):
             self._status.update(f"round {number}  {step}")
             self._status.start()
 
-    def ends(self, number: int, step: str, result: Any, seconds: float | None) -> None:
+    def ends(self, number: int, result: Step, seconds: float | None) -> None:
         """Say what came of a step."""
         self._status.stop()
         how = "found" if seconds is None else f"{seconds:.1f} s"
-        self._say(f"round {number}  {step:<8}  {said(step, result)}  ({how})")
+        self._say(f"round {number}  {result.name:<8}  {said(result)}  ({how})")
 
     def members(self, members: Sequence[MemberProgress]) -> None:
         """Say how far training is."""
@@ -207,7 +209,7 @@ class Lines(LoopObserver):
         """Say how far labelling is."""
         self._now_and_then(f"{progress.done}/{progress.total} labels")
 
-    def run(self, run: dict[str, Any]) -> None:
+    def run(self, run: RunRecord) -> None:
         """Say how far exploration is."""
         del run
         self._runs += 1
@@ -243,23 +245,26 @@ def left(members: Sequence[MemberProgress]) -> str:
     return f", about {format_duration(max(known) + turns * whole)} left"
 
 
-def said(step: str, result: Any) -> str:
+def said(result: Step) -> str:
     """What came of a step, in a few words."""
-    if step == "train":
-        return f"{result['train']} training and {result['valid']} validation structures"
-    if step == "explore":
-        return f"{len(result['runs'])} runs: {endings(result['runs'])}"
-    if step == "select":
-        apart = result.get("apart")
-        near = "" if apart is None else f", with the least distance lowered to {apart:.2g}"
-        return f"{len(result['chosen'])} of {result['pool']} structures{near}"
-    if step == "label":
-        failed = result["uses"].count("failed")
-        lost = f", {failed} failed" if failed else ""
-        counted = f"{len(result['uses']) - failed} labels{lost}"
-        newest = result["newest"]
-        if newest is None:
-            return counted
-        return f"{counted}; they were wrong by {_milli(newest['forces_rmse'])} meV/Å"
-    errors = [f"{name} {_milli(each['forces_rmse'])}" for name, each in result.items()]
-    return f"forces RMSE, meV/Å: {', '.join(errors)}" if errors else "no test set"
+    from bayrace.workflow.loop.steps import Chosen, Explored, Labelled, Scored, Trained
+
+    match result:
+        case Trained():
+            return f"{result.train} training and {result.valid} validation structures"
+        case Explored():
+            return f"{len(result.runs)} runs: {endings(result.runs)}"
+        case Chosen():
+            lowered = result.min_distance
+            near = "" if lowered is None else f", with the least distance lowered to {lowered:.2g}"
+            return f"{len(result.chosen)} of {result.pool} structures{near}"
+        case Labelled():
+            lost = f", {result.failed} failed" if result.failed else ""
+            counted = f"{len(result.uses) - result.failed} labels{lost}"
+            if result.newest is None:
+                return counted
+            return f"{counted}; they were wrong by {_milli(result.newest['forces_rmse'])} meV/Å"
+        case Scored():
+            errors = [f"{name} {_milli(e['forces_rmse'])}" for name, e in result.errors.items()]
+            return f"forces RMSE, meV/Å: {', '.join(errors)}" if errors else "no test set"
+    return ""

@@ -35,15 +35,17 @@ from bayrace.data.embedded import embedded
 from bayrace.data.frame import DataError
 from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
-from bayrace.report.round import Round
+from bayrace.report.round import Round, RunSummary
 from bayrace.workflow.folder import locked
 from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.rounds import Ended, certain, enough, nothing_chosen, run_loop
 from bayrace.workflow.loop.state import State
+from bayrace.workflow.loop.steps import Chosen, Explored, Labelled, Scored, Step, Trained
 
 COUNTING = Path(__file__).parents[2] / "label" / "counting.py"
 STEPS = ["explore", "select", "label", "train", "evaluate"]
 Settings = Callable[..., dict[str, Any]]
+RUN = RunSummary("a", 300.0, 0, "uncertain", "", 5, 10.0, 0.1, None, uncertain=True, visits=1)
 
 
 def cluster(seed: int, *, amount: float) -> Atoms:
@@ -125,8 +127,8 @@ class Heard(LoopObserver):
         self.done: list[tuple[int, str]] = []
         self.found: list[tuple[int, str]] = []
 
-    def ends(self, number: int, step: str, result: Any, seconds: float | None) -> None:
-        (self.found if seconds is None else self.done).append((number, step))
+    def ends(self, number: int, result: Step, seconds: float | None) -> None:
+        (self.found if seconds is None else self.done).append((number, result.name))
 
 
 def test_two_rounds(settings: Settings, log: Path, tmp_path: Path) -> None:
@@ -145,9 +147,9 @@ def test_two_rounds(settings: Settings, log: Path, tmp_path: Path) -> None:
     for each in ended.rounds[1:]:
         assert len(each.runs) == 4
         assert each.calls == 4 * each.number
-        assert {pick["use"] for pick in each.chosen} == {"training", "validation"}
-        assert {pick["by"] for pick in each.chosen} == {"variance-force", "variance-energy"}
-        assert each.chosen[0]["forces_rmse"] > 0
+        assert {pick.use for pick in each.chosen} == {"training", "validation"}
+        assert {pick.by for pick in each.chosen} == {"variance-force", "variance-energy"}
+        assert each.chosen[0].forces_rmse > 0
     content = json.loads((folder / "rounds.json").read_text("utf-8"))
     assert content["reason"] == ended.reason
     assert [each["labels"] for each in content["rounds"]] == [0, 4, 8]
@@ -230,7 +232,7 @@ def test_a_loop_begun_under_old_names_goes_on(settings: Settings, tmp_path: Path
 
 def starts(finished: Round) -> list[str]:
     """What the runs of a round began from."""
-    return list(dict.fromkeys(each["start"] for each in finished.runs))
+    return list(dict.fromkeys(each.start for each in finished.runs))
 
 
 def test_an_existing_potential_and_random_choice(settings: Settings, tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def test_an_existing_potential_and_random_choice(settings: Settings, tmp_path: P
     ended = run(raw | {"potential": str(first.model), "stop": {"rounds": 1}})
     assert ended.rounds[0].errors == first.rounds[0].errors
     assert ended.rounds[1].labels == 4
-    assert {pick["by"] for pick in ended.rounds[1].chosen} == {"random"}
+    assert {pick.by for pick in ended.rounds[1].chosen} == {"random"}
     with pytest.raises(ConfigError, match=r"train.*of no use with potential"):
         run(settings(potential=str(first.model)))
 
@@ -315,7 +317,7 @@ class TestStop:
         assert enough([replace(untested, newest=None)], StopConfig(error=9.0)) is None
 
     def test_after_an_exploration(self) -> None:
-        runs = [{"uncertain": number == 0} for number in range(4)]
+        runs = [replace(RUN, uncertain=number == 0) for number in range(4)]
         assert certain(runs, StopConfig()) is None
         assert certain(runs[1:], StopConfig()) is not None
         assert "only 1 of 4" in str(certain(runs, StopConfig(uncertain=0.25)))
@@ -333,7 +335,7 @@ def test_certain_exploration_ends_it(settings: Settings, log: Path) -> None:
     ended = run(settings(explore={"rule": {"max_force_error": 50.0, "probability": 0.9}}))
     assert ended.reason == "exploration is certain: none of 4 runs met an uncertain structure"
     assert [each.number for each in ended.rounds] == [0, 1]
-    assert {each["reason"] for each in ended.rounds[1].runs} == {"finished"}
+    assert {each.reason for each in ended.rounds[1].runs} == {"finished"}
     assert not log.exists()
     assert Potential.load(ended.model).fingerprint
 
@@ -352,8 +354,9 @@ def test_steps_stay_in_order_when_the_clock_goes_back(
 ) -> None:
     state, clock = State(tmp_path / "s.sqlite"), iter((3e9, 2e9, 1e9, 4e9, 5e8))
     monkeypatch.setattr(time, "time", lambda: next(clock))
-    for step in STEPS:
-        state.record(1, step, {}, seconds=0.0)
+    results = (Explored(()), Chosen(), Labelled((), (), None, (), 0), Trained(1, 1), Scored({}))
+    for result in results:
+        state.record(1, result, seconds=0.0)
     assert list(state.seconds(1)) == STEPS
 
 
@@ -390,12 +393,59 @@ def test_what_is_needed_later_is_looked_at_first(
 def test_a_step_is_done_once(tmp_path: Path) -> None:
     state, done = State(tmp_path / "s.sqlite"), []
     for _ in range(2):
-        result, _ = state.once(1, "label", lambda: done.append(1) or {"a": (1, 2)})
-        assert result == {"a": [1, 2]}
+        result, _ = state.once(1, Trained, lambda: done.append(1) or Trained(3, 2))
+        assert result == Trained(3, 2)
     assert done == [1]
     with pytest.raises(ZeroDivisionError):
-        state.once(1, "train", lambda: 1 / 0)
-    assert state.result(1, "train") is None
+        state.once(1, Scored, lambda: 1 / 0)
+    assert state.result(1, Scored) is None
+
+
+EARLIER = {  # as loops of 0.1 recorded them; "apart" came later, and so may other keys
+    Explored: {
+        "runs": [
+            {"start": "a.xyz, frame 0", "temperature": 300.0, "seed": 7}
+            | {"reason": "uncertain", "message": "step 5: ...", "steps": 5, "time": 2.5}
+            | {"forces_std": 0.4, "risk": None, "uncertain": True, "visits": 3, "gone": 1}
+        ]
+    },
+    Chosen: {
+        "chosen": [
+            {"why": "w", "by": "bald-ef", "score": 1.5, "start": "a.xyz, frame 0"}
+            | {"temperature": 300.0, "step": 5, "time": 2.5, "forces_std": 0.4, "risk": 0.2}
+        ],
+        "skipped": {"copies": 2},
+        "pool": 9,
+    },
+    Labelled: {
+        "uses": ["training", "failed"],
+        "failures": ["no"],
+        "newest": {"forces_rmse": 0.1},
+        "forces_rmse": [0.1, None],
+        "calls": 3,
+    },
+    Trained: {"train": 20, "valid": 4},
+    Scored: {"hot": {"forces_rmse": 0.3, "energy_rmse": None}},
+}
+
+
+@pytest.mark.parametrize("step", EARLIER, ids=lambda step: step.name)
+def test_steps_of_earlier_loops_are_read(step: type[Step], tmp_path: Path) -> None:
+    state, content = State(tmp_path / "s.sqlite"), EARLIER[step]
+    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as connection, connection:
+        row = (1, step.name, json.dumps(content), 0.0, 1.0)
+        connection.execute("INSERT INTO loop_steps VALUES (?, ?, ?, ?, ?)", row)
+    found = state.result(1, step)
+    assert isinstance(found, step)
+    state.record(2, found, seconds=0.0)
+    assert state.result(2, step) == found
+    written, told = found.to_json(), json.loads(json.dumps(content).replace(', "gone": 1', ""))
+    kept = {name: written[name] for name in told}
+    if step is Chosen:
+        kept["chosen"] = [
+            {k: v for k, v in pick.items() if v not in ("", None)} for pick in kept["chosen"]
+        ]
+    assert json.loads(json.dumps(kept)) == told
 
 
 @pytest.mark.parametrize(
@@ -503,7 +553,7 @@ def test_runs_that_stop_at_once_are_learnt_from(settings: Settings, tmp_path: Pa
 
 
 def test_an_exploration_that_fails_is_no_good_end() -> None:
-    lost = [{"uncertain": True, "time": 10.0}, {"uncertain": False, "time": 7.5}]
+    lost = [RUN, replace(RUN, uncertain=False, time=7.5)]
     ending = nothing_chosen(lost, {"like a training structure": 8}, pool=8)
     assert ending.verdict == "bad"
     assert "1 of 2 runs became uncertain or flew apart (the longest lasted 10 fs)" in ending.reason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
 
 from bayrace.data.write import write_frames
 from bayrace.evaluate.evaluation import Evaluation, evaluate
@@ -12,13 +11,14 @@ from bayrace.system.signals import stop_on_signals
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.folder import ENSEMBLE
+from bayrace.workflow.loop.steps import Scored, Trained
 from bayrace.workflow.loop.workspace import MODEL, TRAIN, VALID, Workspace
 from bayrace.workflow.member import SideBySide
 from bayrace.workflow.start import train_any
 from bayrace.workflow.tune import fine_tune, training_frames
 
 
-def train_first(workspace: Workspace) -> dict[str, Any]:
+def train_first(workspace: Workspace) -> Trained:
     """The potential to start from, its data beside it."""
     config, folder = workspace.config, workspace.folder(0)
     if config.potential is not None:
@@ -31,16 +31,16 @@ def train_first(workspace: Workspace) -> dict[str, Any]:
     if potential.calibration is None:
         potential = calibrated(potential, valid, method=config.calibrate.method)
     potential.save(folder / MODEL)
-    return {"train": len(train), "valid": len(valid)}
+    return Trained(len(train), len(valid))
 
 
-def tune(workspace: Workspace, number: int) -> dict[str, Any]:
+def tune(workspace: Workspace, number: int) -> Trained:
     """Train all members further on everything there is, and calibrate what comes of it."""
     config, folder = workspace.config, workspace.folder(number) / "tune"
     train, valid = workspace.data(number)
-    if workspace.state.result(number, "label")["newest"] is None:  # nothing to learn from
+    if workspace.labels(number).newest is None:  # nothing to learn from
         write_atomically(workspace.model(number), workspace.model(number - 1).read_bytes())
-        return {"train": len(train), "valid": len(valid)}
+        return Trained(len(train), len(valid))
     if not any((folder / "run" / marker).is_file() for marker in (ENSEMBLE, LAST)):
         shutil.rmtree(folder / "run", ignore_errors=True)  # killed before there was anything
     with stop_on_signals() as stop:
@@ -58,15 +58,13 @@ def tune(workspace: Workspace, number: int) -> dict[str, Any]:
         raise KeyboardInterrupt
     calibrated(potential, valid, method=config.calibrate.method).save(workspace.model(number))
     shutil.rmtree(folder / "run", ignore_errors=True)  # weights and states of the optimiser
-    return {"train": len(train), "valid": len(valid)}
+    return Trained(len(train), len(valid))
 
 
-def judge(workspace: Workspace, number: int) -> dict[str, Any]:
+def judge(workspace: Workspace, number: int) -> Scored:
     """Errors of a round's potential on the test sets."""
-    potential = Potential.load(workspace.model(number))
-    return {
-        name: errors(evaluate(potential, each, name=name)) for name, each in workspace.tests.items()
-    }
+    potential, sets = Potential.load(workspace.model(number)), workspace.tests
+    return Scored({name: errors(evaluate(potential, sets[name], name=name)) for name in sets})
 
 
 def errors(evaluation: Evaluation) -> dict[str, float | None]:

@@ -14,16 +14,16 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bayrace.config.load import ConfigError, plain_values_of
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.config.oracle import make_oracle
 from bayrace.report.document import short
 from bayrace.report.page import render
-from bayrace.report.round import Ending, Round
+from bayrace.report.round import Ending, Round, RunSummary
 from bayrace.report.rounds import rounds_report
 from bayrace.train.checkpoint import write_atomically
 from bayrace.workflow.folder import locked
@@ -32,8 +32,10 @@ from bayrace.workflow.loop.ahead import check_ahead
 from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.orphans import adopt
 from bayrace.workflow.loop.state import STATE, State
+from bayrace.workflow.loop.steps import Chosen, Explored, Labelled, Scored, Step, Trained
 from bayrace.workflow.loop.workspace import Workspace
 
+S = TypeVar("S", bound=Step)
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
 _FREE: dict[str, bool | set[str]] = {  # may change while a loop is going on
     **dict.fromkeys(("output", "stop", "label", "workers", "pin"), True),
@@ -102,25 +104,23 @@ def reached(rounds: Sequence[Round], stop: StopConfig) -> bool:
     return stop.error is not None and judged is not None and judged <= stop.error
 
 
-def certain(runs: Sequence[dict[str, Any]], stop: StopConfig) -> str | None:
+def certain(runs: Sequence[RunSummary], stop: StopConfig) -> str | None:
     """Why to stop after an exploration; None to go on."""
     if stop.uncertain is None:
         return None
-    met = sum(bool(run["uncertain"]) for run in runs)
+    met = sum(run.uncertain for run in runs)
     if met > stop.uncertain * len(runs):
         return None
     some = "none" if met == 0 else f"only {met}"
     return f"exploration is certain: {some} of {len(runs)} runs met an uncertain structure"
 
 
-def nothing_chosen(
-    runs: Sequence[dict[str, Any]], skipped: Mapping[str, int], *, pool: int
-) -> Ending:
+def nothing_chosen(runs: Sequence[RunSummary], skipped: Mapping[str, int], *, pool: int) -> Ending:
     """Why an exploration led to no choice: all is known, or what it met cannot be labelled."""
-    met = sum(bool(run["uncertain"]) for run in runs)
+    met = sum(run.uncertain for run in runs)
     if not met:
         return Ending("exploration found nothing that is unlike the known structures", "good")
-    longest = max(float(run["time"]) for run in runs)
+    longest = max(run.time for run in runs)
     why = ", ".join(f"{reason}: {count}" for reason, count in skipped.items()) or "none was kept"
     return Ending(
         f"{met} of {len(runs)} runs became uncertain or flew apart (the longest lasted "
@@ -152,75 +152,75 @@ def _refuse_others(folder: Path) -> None:
 
 
 def _first(workspace: Workspace) -> Round:
-    done = _step(workspace, 0, "train", lambda: learn.train_first(workspace))
-    found = _step(workspace, 0, "evaluate", lambda: learn.judge(workspace, 0))
+    done = _step(workspace, 0, Trained, lambda: learn.train_first(workspace))
+    found = _step(workspace, 0, Scored, lambda: learn.judge(workspace, 0))
     seconds = workspace.state.seconds(0)
-    return Round(0, 0, 0, 0, done["train"], done["valid"], found, None, seconds=seconds)
+    return Round(0, 0, 0, 0, done.train, done.valid, found.errors, None, seconds=seconds)
 
 
 def _next(workspace: Workspace, last: Round) -> tuple[Round, Ending | None]:
     """A further round; the ending where it had to end early."""
     config, number = workspace.config, last.number + 1
-    runs = _step(workspace, number, "explore", lambda: gather.explore(workspace, number))["runs"]
+    runs = _step(workspace, number, Explored, lambda: gather.explore(workspace, number)).runs
     ruled = config.explore.rule is not None
     reason = certain(runs, config.stop) if ruled else None
-    ending = None if reason is None else Ending(reason, "good")
-    picked: dict[str, Any] = {"chosen": [], "skipped": {}}
+    ending, picked = None if reason is None else Ending(reason, "good"), Chosen()
     if ending is None:
         left = None if config.stop.labels is None else config.stop.labels - last.labels
         budget = config.select.budget if left is None else min(config.select.budget, left)
         picked = _step(
-            workspace, number, "select", lambda: gather.choose(workspace, number, budget=budget)
+            workspace, number, Chosen, lambda: gather.choose(workspace, number, budget=budget)
         )
-        if not picked["chosen"]:
-            ending = nothing_chosen(runs, picked["skipped"], pool=picked["pool"])
+        if not picked.chosen:
+            ending = nothing_chosen(runs, picked.skipped, pool=picked.pool)
     if ending is not None:
-        ended = Round(
-            **{**vars(last), "number": number, "failed": 0, "newest": None}
-            | {"runs": runs, "chosen": (), "skipped": picked["skipped"]}
-            | {"seconds": workspace.state.seconds(number)}
+        ended = replace(
+            last,
+            number=number,
+            failed=0,
+            newest=None,
+            runs=runs,
+            chosen=(),
+            skipped=picked.skipped,
+            seconds=workspace.state.seconds(number),
         )
         return ended, ending
     return _learn(workspace, number, last, runs, picked), None
 
 
 def _learn(
-    workspace: Workspace, number: int, last: Round, runs: Sequence[Any], picked: dict[str, Any]
+    workspace: Workspace, number: int, last: Round, runs: Sequence[RunSummary], picked: Chosen
 ) -> Round:
     """Label what was picked, train and evaluate."""
     new = _step(
-        workspace, number, "label", lambda: gather.label(workspace, number, paid=last.labels)
+        workspace, number, Labelled, lambda: gather.label(workspace, number, paid=last.labels)
     )
-    done = _step(workspace, number, "train", lambda: learn.tune(workspace, number))
-    found = _step(workspace, number, "evaluate", lambda: learn.judge(workspace, number))
-    failed = new["uses"].count("failed")
-    chosen = [
-        {**pick, "use": use, "forces_rmse": rmse}
-        for pick, use, rmse in zip(picked["chosen"], new["uses"], new["forces_rmse"], strict=True)
-    ]
+    done = _step(workspace, number, Trained, lambda: learn.tune(workspace, number))
+    found = _step(workspace, number, Scored, lambda: learn.judge(workspace, number))
+    labelled = zip(picked.chosen, new.uses, new.forces_rmse, strict=True)
     return Round(
         number=number,
-        labels=last.labels + len(new["uses"]) - failed,
-        failed=failed,
-        calls=new["calls"],
-        train=done["train"],
-        valid=done["valid"],
-        errors=found,
-        newest=new["newest"],
+        labels=last.labels + len(new.uses) - new.failed,
+        failed=new.failed,
+        calls=new.calls,
+        train=done.train,
+        valid=done.valid,
+        errors=found.errors,
+        newest=new.newest,
         runs=runs,
-        chosen=chosen,
-        skipped=picked["skipped"],
+        chosen=[replace(pick, use=use, forces_rmse=rmse) for pick, use, rmse in labelled],
+        skipped=picked.skipped,
         seconds=workspace.state.seconds(number),
     )
 
 
-def _step(workspace: Workspace, number: int, name: str, work: Callable[[], Any]) -> Any:
-    def announced() -> Any:
-        workspace.watch.begins(number, name)
+def _step(workspace: Workspace, number: int, step: type[S], work: Callable[[], S]) -> S:
+    def announced() -> S:
+        workspace.watch.begins(number, step.name)
         return work()
 
-    result, seconds = workspace.state.once(number, name, announced)
-    workspace.watch.ends(number, name, result, seconds)
+    result, seconds = workspace.state.once(number, step, announced)
+    workspace.watch.ends(number, result, seconds)
     return result
 
 
