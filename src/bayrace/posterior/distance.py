@@ -32,7 +32,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Outputs, Params
 from bayrace.core.protocols import LinearModel, Model, Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.likelihood.robust import least_within
@@ -149,7 +149,7 @@ class Distance:
         *,
         forces: bool,
         stress: bool,
-    ) -> Spread:
+    ) -> EpistemicVariances:
         """Variances of the predictions `outputs`; None for what is not modelled."""
         added, factor = pooled_features(outputs).double(), self.last.factor
         distance = self.distances(batch, outputs)
@@ -167,7 +167,7 @@ class Distance:
         if stress and self.stress_scale is not None:
             level = self.stress_scale * _sum(grown, batch) / batch.volume.double().square()
             virial = level[:, None, None] * isotropic_covariance(6).to(level)
-        return Spread(energy, covariance, virial, atomic)
+        return EpistemicVariances(energy, covariance, virial, atomic)
 
     def tensors(self) -> Params:
         """Mean weights, the rigidity of energies, and the features of training atoms."""
