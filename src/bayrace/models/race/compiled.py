@@ -29,7 +29,6 @@ from bayrace.nn.program.operations import GeometryBack
 from bayrace.nn.program.tape import Value
 from bayrace.nn.tables import inside_transforms
 
-
 _SHARED, _ENERGY, _GRADIENTS = range(3)  # parts of a program: geometry, all results, their reverse
 
 

@@ -90,8 +90,10 @@ class _Writer:
         for block in group:
             lines.append(f"{{ {_radial('w', 'rs[k]', block)}")
             lines.append(each(block.source_dim, "vec q# = w * x#;"))
-            for m3 in reached_rows(block):
-                lines.append(f"{_sum('a', block, m3)} += {_dot('t', 'q', block.into(m3))};")
+            lines += [
+                f"{_sum('a', block, m3)} += {_dot('t', 'q', block.into(m3))};"
+                for m3 in reached_rows(block)
+            ]
             lines.append("}")
         return _by_receiver(group, "", lines, "a")
 
