@@ -3,7 +3,8 @@
     python scripts/build_kernels.py
 
 Programs and operators of tiny, small and medium in single precision and the steps of Muon, for
-x86-64 processors with AVX-512 and with AVX2. Other processors, presets and precisions compile theirs when they need them.
+x86-64 processors with AVX-512 and with AVX2. Other processors, presets and precisions compile
+theirs when they need them.
 """
 
 from __future__ import annotations
