@@ -51,6 +51,7 @@ typedef struct {
       UNROLL for (int v = 0; v < vectors; v++) AT(to + r * apart + v * LANES) = sum[r][v];  \
   }
 
+__attribute__((always_inline)) /* some strides are constants */
 static inline void tile(int vectors, const real *a, long a_apart, long a_next, const real *b,
                         long b_apart, long size, real *to, long apart, int add) {
   if (vectors == 2) SUMS(2)
