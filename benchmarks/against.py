@@ -97,10 +97,10 @@ def serve(data: str, preset: str, threads: str, clock: str) -> None:
     """Time the tasks that are named on standard input."""
     import torch
 
-    from bayrace.system.process import tune_process
+    from bayrace.system import process
 
     torch.set_num_threads(int(threads))
-    tune_process()
+    getattr(process, "tune_process", getattr(process, "settle", None))()  # now, and before
     now = time.process_time if clock == "process" else time.perf_counter
     calls: dict[str, Callable[[], list[float]]] = {}
     for line in sys.stdin:

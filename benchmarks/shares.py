@@ -29,7 +29,7 @@ from bayrace.nn.compiler import build, vector_bytes
 from bayrace.nn.plan import parse_plan
 from bayrace.nn.program.tape import Step
 from bayrace.predict.predict import predict
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.train import loop, optim
 from bayrace.workflow import train as run
 
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    settle()
+    tune_process()
     for size in options.atoms:
         members(options.data, options.preset, size)
     for chosen in options.optimisers:
