@@ -58,6 +58,11 @@ class TrainState:
         """The parameters to validate with: the average if there is one."""
         return self.params if self.average is None else self.average
 
+    def tensors(self) -> list[Tensor]:
+        """All that move."""
+        average = self.average or {}
+        return [*self.params.values(), *average.values(), *self.optimiser.values()]
+
     def trained_epoch(self) -> int:
         """The epoch of the last step, from 0."""
         counters = self.counters

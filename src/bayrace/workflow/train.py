@@ -35,8 +35,10 @@ from bayrace.posterior.method import FitTask, Fitted
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 from bayrace.train.checkpoint import write_atomically
+from bayrace.train.join import leave
 from bayrace.train.loop import FitResult, fit
 from bayrace.train.refit import refit_noise
+from bayrace.train.team import ALONE, Team
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import (
     Prepared,
@@ -79,17 +81,20 @@ def train(
     overwrite: bool = False,
     watch: Watch | None = None,
     patience: float = 0.0,
+    team: Team = ALONE,
 ) -> RunResult:
     """Train, write the folder `config.output`, and evaluate on the test data.
 
     `initial` is a potential whose network is trained further, with its references and statistics.
     `overwrite` removes the files of an earlier run; `resume` continues it. `watch` hears of it and
     may end it. `patience`: how many seconds to wait for another process that trains in the folder.
+    `team`: processes that train it together, of which this is the first; the others `follow`, see
+    bayrace.workflow.together.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
     with locked(Path(config.output), patience=patience):
         check_folder(config, resume=resume, overwrite=overwrite)  # nobody can change it any more
-        return _train(config, prepared, initial, resume=resume, watch=watch or Watch())
+        return _train(config, prepared, initial, resume=resume, watch=watch or Watch(), team=team)
 
 
 def _train(
@@ -99,6 +104,7 @@ def _train(
     *,
     resume: bool,
     watch: Watch,
+    team: Team,
 ) -> RunResult:
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
@@ -106,7 +112,7 @@ def _train(
     folder = _make_folder(config, resume=resume)
     start = None if initial is None else _mean_weights(initial, train_settings(config).device)
     posterior, fitted = _train_posterior(
-        config, ready, folder, start=start, resume=resume, watch=watch
+        config, ready, folder, start=start, resume=resume, watch=watch, team=team
     )
     potential = make_potential(config, ready, fitted, posterior)
     if fitted.reason != "interrupted":
@@ -127,6 +133,7 @@ def _train_posterior(
     start: Params | None,
     resume: bool,
     watch: Watch,
+    team: Team,
 ) -> tuple[Posterior, FitResult]:
     """Train the network, from `start` if given, and fit the posterior of the configuration."""
     method = posterior_method(config)
@@ -136,10 +143,12 @@ def _train_posterior(
             "bayrace.workflow.ensemble.train_members"
         )
     task = replace(fit_task(config, ready, start, folder=folder, calls=watch), resume=resume)
+    together = in_team(task, team)
     if method.trains == "itself":
-        return _both(method.fit(task))
+        return _both(method.fit(together))
     recorder = method.recorder(folder / method.name)
-    fitted = _trained(config, task, recorder or (lambda *_: None))
+    fitted = train_network(config, together, recorder or (lambda *_: None))
+    leave()
     fitted = _with_refitted_noise(task, config, fitted)
     if method.name == Point.name or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
@@ -154,7 +163,12 @@ def _train_posterior(
     return posterior, fitted
 
 
-def _trained(
+def in_team(task: FitTask, team: Team) -> FitTask:
+    """The task for processes that train together."""
+    return replace(task, settings=replace(task.settings, team=team))
+
+
+def train_network(
     config: Config, task: FitTask, after_epoch: Callable[[int, Params], None]
 ) -> FitResult:
     """The network after its training, of which it may be the last layer alone that is trained."""
