@@ -13,6 +13,7 @@ from bayrace.config.load import make_section
 from bayrace.models.module import ModuleModel
 from bayrace.potential.potential import Potential
 from bayrace.system.process import settle
+from bayrace.train.join import started_together
 from bayrace.train.signals import stop_on_signals
 from bayrace.workflow.folder import MODEL
 from bayrace.workflow.member import SideBySide
@@ -23,6 +24,8 @@ def train_further(
     model: Path, source: str, overrides: list[str], *, layers: str, rehearse: int | None
 ) -> None:
     """Train with the settings tune.*, in the folder runs/NAME-further or that of output=..."""
+    if started_together():
+        raise ConfigError("--from under torchrun: one process trains further; leave torchrun out")
     settle()
     out = console()
     folder = Path(f"runs/{Path(source).stem}-further")
