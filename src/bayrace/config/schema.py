@@ -64,6 +64,22 @@ class DataConfig(Section):
     config_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default={}, description="Weight in the loss by configuration type, such as {hot: 0.5}."
     )
+    keep: Literal["auto", "memory", "disk"] = Field(
+        default="auto",
+        description="Where training structures are: disk reads them as they are needed, from "
+        ".aselmdb or .db files; auto: on disk if such files have more than 50 000.",
+    )
+    sample: int = Field(
+        default=10_000,
+        ge=1,
+        description="disk: structures, drawn by the seed, that statistics, references, checks and "
+        "the posterior are taken from.",
+    )
+    workers: int = Field(
+        default=1,
+        ge=0,
+        description="disk: processes that read ahead; 0: the training reads by itself.",
+    )
     references: References = Field(
         default="auto",
         description="Energy of each isolated atom, {symbol: eV}; auto: from IsolatedAtom frames, "

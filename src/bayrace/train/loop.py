@@ -20,6 +20,7 @@ import torch
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Model
 from bayrace.data.dataset import Dataset
+from bayrace.data.disk import DiskDataset
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
 from bayrace.train.checkpoint import CheckpointError
@@ -30,7 +31,7 @@ from bayrace.train.schedule import learning_rate, progress
 from bayrace.train.settings import Event, StepEvent, TrainSettings, ValidEvent
 from bayrace.train.signals import stop_on_signals
 from bayrace.train.state import TrainState
-from bayrace.train.task import Task
+from bayrace.train.task import Task, TrainingSet
 from bayrace.train.validate import Batches, valid_batches
 
 __all__ = [
@@ -62,7 +63,7 @@ class FitResult:
 def fit(
     model: Model,
     likelihood_at: Callable[[int], Likelihood],
-    train: Dataset,
+    train: TrainingSet,
     valid: Dataset,
     *,
     settings: TrainSettings,
@@ -185,11 +186,12 @@ class _Run:
 
     def batches(self) -> Iterator[Item]:
         """The batches of the current epoch that are still to do."""
-        counters, task = self.state.counters, self.task
-        order = task.order(counters.epoch)
-        for indices in order[counters.batch :]:
-            own = self.team.share(indices, task.train.edges[indices].tolist())
-            yield Item(indices, task.collate(task.train, own) if own else None)
+        counters, task, team = self.state.counters, self.task, self.team
+        order = task.order(counters.epoch)[counters.batch :]
+        shares = (team.share(indices, task.train.work(indices)) for indices in order)
+        dtype, device = task.settings.torch_dtype, task.settings.device
+        made = task.train.feed(shares, dtype=dtype, device=device)
+        yield from (Item(indices, own) for indices, own in zip(order, made, strict=True))
 
     def step(self, item: Item, batches: Iterator[Item], likelihood: Likelihood) -> Item | None:
         """One optimiser step; returns the next batch, collated while a GPU would be busy."""
@@ -254,6 +256,8 @@ class _Run:
         train = {name: total / max(counters.batch, 1) for name, total in counters.totals.items()}
         line: dict[str, Any] = {"epoch": state.trained_epoch() + 1, "step": counters.step}
         line |= {"learning_rate": self.lr, "train": train}
+        if isinstance(task.train, DiskDataset):
+            line["waited"] = round(task.train.waited, 3)
         if valid:
             elapsed = self.elapsed()
             event = judge(task, state, self.valid_batches, train=train, lr=self.lr, elapsed=elapsed)

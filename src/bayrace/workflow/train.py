@@ -57,6 +57,7 @@ from bayrace.workflow.folder import (
     locked,
     remove_leftovers,
 )
+from bayrace.workflow.on_disk import check_method
 from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
 from bayrace.workflow.prepare import read_splits as read_splits
@@ -144,6 +145,8 @@ def _train_posterior(
         )
     task = replace(fit_task(config, ready, start, folder=folder, calls=watch), resume=resume)
     together = in_team(task, team)
+    if ready.stream is not None:
+        check_method(method)
     if method.trains == "itself":
         return _both(method.fit(together))
     recorder = method.recorder(folder / method.name)
@@ -180,7 +183,7 @@ def train_network(
     result = fit(
         part or task.model,
         task.likelihood_at,
-        task.train,
+        task.stream or task.train,
         task.valid,
         settings=task.settings,
         folder=task.folder,
@@ -280,6 +283,8 @@ def make_potential(
         "reason": fitted.reason,
         "valid_metrics": dict(fitted.metrics),
     }
+    if ready.stream is not None:
+        statistics |= {"train_frames": len(ready.stream), "sampled_frames": len(ready.train)}
     return Potential(
         spec=ready.spec,
         posterior=posterior,
