@@ -34,6 +34,7 @@ from bayrace.cli import (
     template,
     train,
     validate,
+    watch,
 )
 
 app = typer.Typer(
@@ -46,6 +47,7 @@ app = typer.Typer(
 
 for _command in (
     train,
+    watch,
     adopt,
     fit,
     evaluate,

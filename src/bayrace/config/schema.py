@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from bayrace.calibrate import RECALIBRATIONS
 from bayrace.config.choice import Choice, choice
-from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Validation
+from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Sinks, Validation
 from bayrace.config.model import ModelConfig
 from bayrace.config.presets import fill_run
 from bayrace.config.section import Section
@@ -265,6 +265,10 @@ class Config(Section):
     )
     output: str = Field(
         default="runs/bayrace", min_length=1, description="Folder of the run; created."
+    )
+    log: Sinks = Field(
+        default=(),
+        description="Where to draw the training besides history.jsonl: tensorboard, wandb, both.",
     )
     data: DataConfig = Field(description="Which structures to learn from.")
     target: Annotated[TargetConfig, BeforeValidator(named_target)] = Field(

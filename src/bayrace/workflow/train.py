@@ -57,6 +57,7 @@ from bayrace.workflow.folder import (
     locked,
     remove_leftovers,
 )
+from bayrace.workflow.logs import check_log, logged
 from bayrace.workflow.on_disk import check_method
 from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
@@ -92,6 +93,7 @@ def train(
     `team`: processes that train it together, of which this is the first; the others `follow`, see
     bayrace.workflow.together.
     """
+    check_log(config)
     check_folder(config, resume=resume, overwrite=overwrite)
     with locked(Path(config.output), patience=patience):
         check_folder(config, resume=resume, overwrite=overwrite)  # nobody can change it any more
@@ -112,9 +114,10 @@ def _train(
     ready = prepared or prepare(config, initial=initial)
     folder = _make_folder(config, resume=resume)
     start = None if initial is None else _mean_weights(initial, train_settings(config).device)
-    posterior, fitted = _train_posterior(
-        config, ready, folder, start=start, resume=resume, watch=watch, team=team
-    )
+    with logged(config, watch, resume=resume) as calls:
+        posterior, fitted = _train_posterior(
+            config, ready, folder, start=start, resume=resume, watch=calls, team=team
+        )
     potential = make_potential(config, ready, fitted, posterior)
     if fitted.reason != "interrupted":
         potential = calibrated(potential, ready.splits.valid, method=config.calibrate.method)
