@@ -98,6 +98,10 @@ def test_what_does_not_go_with_the_disk(file: Path) -> None:
     raw = make_config({**ivon.model_dump(mode="json"), "posterior": "ivon"})
     with pytest.raises(ConfigError, match=r"ivon with training data on disk.*keep=memory"):
         train(raw)
+    assert not Path(raw.output).exists()
+    budget = make_config(ivon.model_dump(mode="json"), ["train.edge_budget=500"])
+    with pytest.raises(ConfigError, match=r"edge_budget: 500 with training data on disk"):
+        train(budget)
     text = str(embedded("ethanol-train"))
     with pytest.raises(DataError, match="bayrace convert"):
         prepare(config(Path(text), "xyz", keep="disk"))

@@ -32,9 +32,10 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     atoms = sum(len(frame.numbers) for frame in train.frames)
     weights = sum(math.prod(shape) for shape in parameter_shapes(prepared.model).values())
     count = len(train if prepared.stream is None else prepared.stream)
+    part = "" if prepared.stream is None else " in the sample"
     out.print(
         f"data   {count} training and {len(prepared.valid)} validation structures, "
-        f"{atoms} atoms of {symbols_of(train.elements)}, "
+        f"{atoms} atoms{part} of {symbols_of(train.elements)}, "
         f"{train.mean_neighbours():.1f} neighbours within {train.cutoff:g} Å"
     )
     if splits.disk is not None:

@@ -266,10 +266,6 @@ class Config(Section):
     output: str = Field(
         default="runs/bayrace", min_length=1, description="Folder of the run; created."
     )
-    log: Sinks = Field(
-        default=(),
-        description="Where to draw the training besides history.jsonl: tensorboard, wandb, both.",
-    )
     data: DataConfig = Field(description="Which structures to learn from.")
     target: Annotated[TargetConfig, BeforeValidator(named_target)] = Field(
         default=TargetConfig(), description="What is learnt of a structure."
@@ -288,6 +284,10 @@ class Config(Section):
         default_factory=CalibrateConfig,
         description="Make σ agree with the errors on the validation set after training; none: "
         "leave it as it is.",
+    )
+    log: Sinks = Field(
+        default=(),
+        description="Where to draw the training besides history.jsonl: tensorboard, wandb, both.",
     )
 
     _fill = model_validator(mode="before")(fill_run)

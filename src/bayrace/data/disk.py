@@ -83,6 +83,10 @@ class DiskDataset:
             else:
                 yield made[0].to(device=device), made[1].to(device=device)
 
+    def close(self) -> None:
+        """End the processes that read ahead; they start again where they are needed."""
+        self._feed.close()
+
     def frames_hash(self) -> str:
         """Tells whether the data are the same: how many, which of them, and what the sample is."""
         digest = hashlib.sha256(f"{len(self.store)};".encode())

@@ -48,11 +48,6 @@ class Task:
                     "build the data set with the model's"
                 )
 
-        if self.settings.edge_budget is not None and isinstance(self.train, DiskDataset):
-            raise ValueError(
-                f"train.edge_budget={self.settings.edge_budget}: the edges of structures on disk "
-                "are not known before; use batch_size"
-            )
         rehearsal = self.settings.rehearsal
         if rehearsal is not None and not rehearsal.known <= len(self.train):
             raise ValueError(f"{rehearsal}: the training set has {len(self.train)} frames")

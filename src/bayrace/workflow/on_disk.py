@@ -84,8 +84,14 @@ def with_given(references: Mapping[int, float], config: Config) -> dict[int, flo
     return dict(sorted({**others, **references}.items()))
 
 
-def check_method(method: PosteriorMethod) -> None:
-    """Refuse a posterior that would train on the sample alone."""
+def check_disk(config: Config) -> None:
+    """Refuse what needs all structures in memory, before anything is written."""
+    method: PosteriorMethod = config.posterior.method
+    if config.train.edge_budget is not None:
+        raise ConfigError(
+            f"train.edge_budget: {config.train.edge_budget} with training data on disk, whose "
+            "edges are not known before they are read; use train.batch_size, or data.keep=memory"
+        )
     if method.trains in ("itself", "on"):
         raise ConfigError(
             f"posterior: {method.name} with training data on disk: it trains on the structures in "

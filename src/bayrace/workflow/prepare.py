@@ -20,7 +20,7 @@ from bayrace.data.unit_doubts import Doubt
 from bayrace.models.race.network import Race
 from bayrace.potential.potential import Potential
 from bayrace.workflow.fit import Prepared, Splits
-from bayrace.workflow.on_disk import disk_parts, open_store, with_given
+from bayrace.workflow.on_disk import check_disk, disk_parts, open_store, with_given
 
 
 def prepare(config: Config, *, initial: Potential | None = None, strict: bool = False) -> Prepared:
@@ -69,6 +69,8 @@ def read_splits(config: Config) -> Splits:
         return split_isolated(frames)
 
     store = open_store(config)
+    if store is not None:
+        check_disk(config)
     parts = None if store is None else disk_parts(config, store)
     frames, isolated = read(data.train) if parts is None else split_isolated(parts.sample)
     check_frames(

@@ -58,7 +58,6 @@ from bayrace.workflow.folder import (
     remove_leftovers,
 )
 from bayrace.workflow.logs import check_log, logged
-from bayrace.workflow.on_disk import check_method
 from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
 from bayrace.workflow.prepare import read_splits as read_splits
@@ -148,8 +147,6 @@ def _train_posterior(
         )
     task = replace(fit_task(config, ready, start, folder=folder, calls=watch), resume=resume)
     together = in_team(task, team)
-    if ready.stream is not None:
-        check_method(method)
     if method.trains == "itself":
         return _both(method.fit(together))
     recorder = method.recorder(folder / method.name)
@@ -196,6 +193,8 @@ def train_network(
         initial=task.params if part is None else part.free,
         after_epoch=after_epoch,
     )
+    if task.stream is not None:
+        task.stream.close()
     return result if part is None else replace(result, params=part.merged(result.params))
 
 
