@@ -44,6 +44,8 @@ def evaluate(
         if found is not None:
             virial = voigt_stress(found.virial, batch) if stress else None
             return _outputs(found.heads, -found.gradient, virial)
+    if batch.first_edge.shape[0] != batch.atoms + 1:
+        raise ValueError("copies without edges are for compiled networks; repeat the edges too")
     differentiate = _by_transform if outer else _by_tape
     heads, gradient, virial = differentiate(model, params, batch, stress=stress)
     if virial is None:
