@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -83,9 +84,14 @@ class DiskDataset:
             else:
                 yield made[0].to(device=device), made[1].to(device=device)
 
-    def close(self) -> None:
-        """End the processes that read ahead; they start again where they are needed."""
-        self._feed.close()
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Have the processes that read ahead while a training goes on."""
+        self._feed.start()
+        try:
+            yield
+        finally:
+            self._feed.close()
 
     def frames_hash(self) -> str:
         """Tells whether the data are the same: how many, which of them, and what the sample is."""

@@ -26,20 +26,24 @@ _WORD = 8  # bytes of a number
 
 
 class Feed:
-    """Processes that make batches; they start with the first one, and end with `close` or us."""
+    """Processes that make batches; they end with `close`, or with us."""
 
     def __init__(self, job: dict[str, Any], *, workers: int) -> None:
         self.job, self.count = job, workers
         self.waited = 0.0  # seconds, in which there was no batch to train on
         self._workers: list[_Worker] = []
 
+    def start(self) -> None:
+        """Start the processes, if they are not running; they need a few seconds."""
+        if not self._workers:
+            self._workers = [_Worker(self.job) for _ in range(self.count)]
+
     def batches(self, requests: Iterable[Sequence[int]]) -> Iterator[Pieces | None]:
         """The batch of each request, in their order; None for an empty one."""
         if self.count == 0:
             yield from self._here(requests)
             return
-        if not self._workers:
-            self._workers = [_Worker(self.job) for _ in range(self.count)]
+        self.start()
         remaining, turn = iter(requests), 0
         asked: deque[_Worker | None] = deque()
         try:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,21 +181,20 @@ def train_network(
         if task.params is None:
             raise ConfigError("train.layers: last needs trained weights to start from (--from)")
         part = LastLayerOnly(task.model, task.params)
-    result = fit(
-        part or task.model,
-        task.likelihood_at,
-        task.stream or task.train,
-        task.valid,
-        settings=task.settings,
-        folder=task.folder,
-        resume=task.resume,
-        observer=task.callbacks.observer,
-        stop=task.callbacks.stop,
-        initial=task.params if part is None else part.free,
-        after_epoch=after_epoch,
-    )
-    if task.stream is not None:
-        task.stream.close()
+    with nullcontext() if task.stream is None else task.stream.reading():
+        result = fit(
+            part or task.model,
+            task.likelihood_at,
+            task.stream or task.train,
+            task.valid,
+            settings=task.settings,
+            folder=task.folder,
+            resume=task.resume,
+            observer=task.callbacks.observer,
+            stop=task.callbacks.stop,
+            initial=task.params if part is None else part.free,
+            after_epoch=after_epoch,
+        )
     return result if part is None else replace(result, params=part.merged(result.params))
 
 
