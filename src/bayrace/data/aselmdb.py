@@ -22,7 +22,7 @@ from bayrace.data.stored import Stored, stored
 
 SUFFIX = ".aselmdb"
 _LARGEST = 2**41  # bytes: a limit of the address space, not of the disk
-_REOPEN = 20_000  # rows, after which pages that were read are let go of
+_REOPEN = 4000  # rows, after which pages are let go of: the system maps 64 kB around each
 _COMMIT = 1000  # rows of a transaction
 
 
