@@ -40,7 +40,7 @@ def test_tensorboard_reads_the_history(tmp_path: Path) -> None:
     chosen = config(tmp_path / "run", "tensorboard")
     heard: list[Event] = []
     stopped = Callbacks(observer=heard.append, stop=lambda: len(heard) >= 5)
-    assert train(chosen, watch=stopped).fit.reason == "interrupted"
+    assert train(chosen, callbacks=stopped).fit.reason == "interrupted"
     train(chosen, resume=True)
     events = reading.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     found = {event.step: event.value for event in events.Scalars("valid/forces_mae")}

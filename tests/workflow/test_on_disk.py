@@ -67,7 +67,7 @@ def test_interrupted_and_resumed(file: Path, in_memory: Path) -> None:
     chosen = config(file, "resumed", keep="disk")
     heard: list[Event] = []
     stopped = Callbacks(observer=heard.append, stop=lambda: len(heard) >= 7)
-    assert train(chosen, watch=stopped).fit.reason == "interrupted"
+    assert train(chosen, callbacks=stopped).fit.reason == "interrupted"
     assert same(train(chosen, resume=True).folder, in_memory)
 
 

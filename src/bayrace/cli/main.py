@@ -36,9 +36,11 @@ from bayrace.cli import (
     validate,
     watch,
 )
+from bayrace.cli.renamed import Commands
 
 app = typer.Typer(
     name="bayrace",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

@@ -11,12 +11,12 @@ from rich.markup import escape
 
 from bayrace.cli.common import FAILED, INTERRUPTED, console
 from bayrace.config import Config
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
+from bayrace.system.signals import stop_on_signals
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.checkpoint import LAST
 from bayrace.train.diverged import TrainingDiverged
-from bayrace.train.signals import stop_on_signals
 from bayrace.train.team import LostProcess, Team
-from bayrace.workflow.fit import Watch
 from bayrace.workflow.start import configuration
 from bayrace.workflow.together import check_team, follow, orphaned
 
@@ -37,12 +37,12 @@ def lead(config: Config, team: Team, *, members: int | None, resume: bool) -> tu
 def follow_leader(source: str, overrides: list[str], team: Team) -> None:
     """Of the other processes: they are silent unless something is wrong with them alone."""
     logging.getLogger().setLevel(logging.ERROR)
-    settle()
+    tune_process()
     try:
         resume = bool(team.total([0.0])[0])
         config = configuration(source, overrides)
         with stop_on_signals() as stop:
-            ended = follow(config, team, resume=resume, watch=Watch(stop=orphaned(stop)))
+            ended = follow(config, team, resume=resume, callbacks=Callbacks(stop=orphaned(stop)))
     except (LostProcess, TrainingDiverged):  # which the first process tells about
         raise typer.Exit(FAILED) from None
     except (ValueError, OSError) as error:

@@ -35,7 +35,7 @@ def build_graph(frame: Frame, *, elements: tuple[int, ...], cutoff: float) -> Gr
     if not known.all():
         atom = int(np.argmin(known))
         raise DataError(
-            f"{frame.label}: atom {atom} is {chemical_symbols[frame.numbers[atom]]}, which the "
+            f"{frame.origin}: atom {atom} is {chemical_symbols[frame.numbers[atom]]}, which the "
             f"training data did not have; known elements: {symbols_of(elements)}; "
             f"remove the frame or train with data of this element"
         )

@@ -96,7 +96,7 @@ class Dataset:
 
     def label(self, index: int) -> str:
         """Where a frame came from, as messages show it."""
-        return self.frames[index].label
+        return self.frames[index].origin
 
     def frames_hash(self) -> str:
         """Hash of the frames and their weights, in their order (sha256, hex)."""

@@ -66,9 +66,9 @@ class Builder:
             unknown = set(frame.numbers.tolist()) - set(self.elements)
             if unknown:
                 raise DataError(
-                    f"{frame.label}: element {min(unknown)} was not among the structures that were "
-                    "looked at before training; raise data.sample, or give data.references of all "
-                    "elements"
+                    f"{frame.origin}: element {min(unknown)} was not among the structures that "
+                    "were looked at before training; raise data.sample, or give data.references of "
+                    "all elements"
                 )
         data = Dataset(
             frames, elements=self.elements, cutoff=self.cutoff, references=self.references

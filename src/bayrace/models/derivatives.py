@@ -149,6 +149,6 @@ def _outputs(heads: Heads, forces: Tensor, stress: Tensor | None) -> Outputs:
         energy_head=heads.energy_head,
         forces_head=heads.forces_head,
         stress_head=heads.stress_head,
-        hidden=heads.hidden,
+        last_features=heads.last_features,
         share=heads.share,
     )

@@ -66,7 +66,7 @@ def _remedy(optimiser: Optimiser, lr: float) -> str:
     if isinstance(optimiser, IvonSettings):
         start = f"ess={optimiser.ess:g} or hess_init={optimiser.hess_init:g}"
         return f"{slower}, raise {start} (the noise on the weights starts at 1/√(ess · hess_init))"
-    return f"{slower}, clip gradients (for example clip=10)"
+    return f"{slower}, clip gradients (for example max_gradient_norm=10)"
 
 
 def _blame(frames: tuple[str, ...], *, alone: bool) -> str:

@@ -21,6 +21,7 @@ from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Model
 from bayrace.data.dataset import Dataset
 from bayrace.data.disk import DiskDataset
+from bayrace.system.signals import stop_on_signals
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
 from bayrace.train.checkpoint import CheckpointError
@@ -29,7 +30,6 @@ from bayrace.train.gradient import Gradient, Item, gradient, shared_gradient
 from bayrace.train.judge import judge
 from bayrace.train.schedule import learning_rate, progress
 from bayrace.train.settings import Event, StepEvent, TrainSettings, ValidEvent
-from bayrace.train.signals import stop_on_signals
 from bayrace.train.state import TrainState
 from bayrace.train.task import Task, TrainingSet
 from bayrace.train.validate import Batches, valid_batches
@@ -127,7 +127,7 @@ class _Run:
             )
         params = initial or self.task.initial()
         if resume:
-            self.state = states.restore(folder, settings, params, self.identity)
+            self.state = states.load_state(folder, settings, params, self.identity)
         else:
             folder.mkdir(parents=True, exist_ok=True)
             self.state = states.fresh(settings, params)
@@ -205,7 +205,7 @@ class _Run:
             step=counters.step,
         )
         loss, grads = self.gradient(trial, likelihood, item)
-        limit = settings.clip
+        limit = settings.max_gradient_norm
         norm = optim.global_norm(grads) if limit is None else optim.clip(grads, maximum=limit)
         upcoming = next(batches, None)
         values = torch.stack([loss.total, norm, *loss.parts.values()]).tolist()  # the one wait

@@ -18,8 +18,6 @@ from bayrace.posterior.method import FitTask, PosteriorMethod
 from bayrace.train.callbacks import Callbacks
 from bayrace.workflow.on_disk import OnDisk
 
-Watch = Callbacks
-
 
 @dataclass(frozen=True, eq=False)
 class Splits:

@@ -17,8 +17,9 @@ from pathlib import Path
 import torch
 
 from bayrace.config import Config, ConfigError
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.team import Team
-from bayrace.workflow.fit import Watch, fit_task, posterior_method
+from bayrace.workflow.fit import fit_task, posterior_method
 from bayrace.workflow.prepare import prepare
 from bayrace.workflow.train import in_team, train_network
 
@@ -40,12 +41,12 @@ def check_team(config: Config, team: Team, *, members: int | None) -> None:
         )
 
 
-def follow(config: Config, team: Team, *, resume: bool, watch: Watch) -> str:
+def follow(config: Config, team: Team, *, resume: bool, callbacks: Callbacks) -> str:
     """The part of every process but the first; why the training ended."""
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     ready = prepare(config)
-    task = fit_task(config, ready, None, folder=Path(config.output), calls=watch)
+    task = fit_task(config, ready, None, folder=Path(config.output), calls=callbacks)
     task = in_team(replace(task, resume=resume), team)
     team.wait()  # the first has data and folder that can be used
     method = posterior_method(config)
