@@ -13,6 +13,7 @@ from bayrace.train.state import HISTORY
 from bayrace.workflow.folder import held, locked
 from bayrace.workflow.look import look
 from bayrace.workflow.loop.state import STATE, State
+from bayrace.workflow.loop.steps import Trained
 
 LINE = (
     '{{"epoch": {0}, "step": {1}, "learning_rate": 0.01, "train": {{"loss": 2.5}}, '
@@ -28,7 +29,7 @@ def run(tmp_path: Path) -> Path:
     (folder / "config.yaml").write_text("train: {max_epochs: 10, max_time: null}\n")
     lines = LINE.format(1, 5, 40.0, 2.0) + LINE.format(2, 10, 20.0, 4.0)
     (folder / HISTORY).write_text(lines + '{"epoch": 3, "st')  # is being written
-    State(tmp_path / STATE).record(0, "train", {}, seconds=12.0)
+    State(tmp_path / STATE).record(0, Trained(9, 3), seconds=12.0)
     return folder
 
 
@@ -54,7 +55,7 @@ def test_what_a_folder_tells(run: Path) -> None:
     (training,) = now.trainings
     assert (training.name, training.epoch, training.max_epochs) == ("round-0/run", 2, 10)
     assert (training.errors, training.eta, training.running) == ((40.0, 20.0), 16.0, True)
-    assert now.steps == ((0, "train", 12.0),)
+    assert now.steps == ((0, Trained.name, 12.0),)
     assert not look(loop).running
 
 
