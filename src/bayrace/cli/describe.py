@@ -31,11 +31,17 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     train, splits = prepared.train, prepared.splits
     atoms = sum(len(frame.numbers) for frame in train.frames)
     weights = sum(math.prod(shape) for shape in parameter_shapes(prepared.model).values())
+    count = len(train if prepared.stream is None else prepared.stream)
+    part = "" if prepared.stream is None else " in the sample"
     out.print(
-        f"data   {len(train)} training and {len(prepared.valid)} validation structures, "
-        f"{atoms} atoms of {symbols_of(train.elements)}, "
+        f"data   {count} training and {len(prepared.valid)} validation structures, "
+        f"{atoms} atoms{part} of {symbols_of(train.elements)}, "
         f"{train.mean_neighbours():.1f} neighbours within {train.cutoff:g} Å"
     )
+    if splits.disk is not None:
+        from bayrace.workflow.on_disk import described
+
+        out.print(f"       {escape(described(splits.disk, len(train)))}")
     given = config.data.references != "auto"
     kind = "given" if given else "of isolated atoms" if splits.isolated else "fitted"
     if kind == "fitted" and not determined(train.frames, train.elements):

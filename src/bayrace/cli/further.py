@@ -14,6 +14,7 @@ from bayrace.models.module import ModuleModel
 from bayrace.potential.potential import Potential
 from bayrace.system.process import tune_process
 from bayrace.system.signals import stop_on_signals
+from bayrace.train.join import started_together
 from bayrace.workflow.folder import MODEL
 from bayrace.workflow.member import SideBySide
 from bayrace.workflow.tune import train_from
@@ -23,6 +24,8 @@ def train_further(
     model: Path, source: str, overrides: list[str], *, layers: str, rehearse: int | None
 ) -> None:
     """Train with the settings tune.*, in the folder runs/NAME-further or that of output=..."""
+    if started_together():
+        raise ConfigError("--from under torchrun: one process trains further; leave torchrun out")
     tune_process()
     out = console()
     folder = Path(f"runs/{Path(source).stem}-further")

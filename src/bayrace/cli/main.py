@@ -12,6 +12,7 @@ from bayrace.cli import (
     adopt,
     calibrate,
     compare,
+    convert,
     demo,
     evaluate,
     export,
@@ -33,6 +34,7 @@ from bayrace.cli import (
     template,
     train,
     validate,
+    watch,
 )
 from bayrace.cli.renamed import Commands
 
@@ -47,11 +49,13 @@ app = typer.Typer(
 
 for _command in (
     train,
+    watch,
     adopt,
     fit,
     evaluate,
     calibrate,
     compare,
+    convert,
     predict,
     report,
     select,

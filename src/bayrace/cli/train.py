@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from bayrace.system.process import tune_process
 if TYPE_CHECKING:
     from bayrace.config import Config
     from bayrace.potential.potential import Potential
+    from bayrace.train.team import Team
     from bayrace.workflow.train import RunResult
 
 Override = Annotated[
@@ -111,19 +113,52 @@ def train(
         *(old or []),
         *([f"train.max_time={max_time}"] if max_time else []),
     ]
-    from bayrace.config import ConfigError
-    from bayrace.workflow.start import configuration, members_of
-
     if start is not None:
         from bayrace.cli.further import train_further
 
         train_further(start, source, overrides, layers=layers, rehearse=rehearse)
         return
+    from bayrace.cli.together import follow_leader
+    from bayrace.train.join import joined
+
+    with joined() as team:
+        if not team.leads:
+            follow_leader(source, overrides, team)
+            return
+        how = _How(resume=resume, overwrite=overwrite, strict=strict, team=team)
+        _train(source, overrides, how, members=members, workers=workers, pin=pin)
+
+
+@dataclass(frozen=True)
+class _How:
+    """Options that trainings of one network and of several share."""
+
+    resume: bool
+    overwrite: bool
+    strict: bool
+    team: Team
+
+
+def _train(
+    source: str,
+    overrides: list[str],
+    how: _How,
+    *,
+    members: int | None,
+    workers: int | None,
+    pin: bool,
+) -> None:
+    from bayrace.cli.together import lead
+    from bayrace.config import ConfigError
+    from bayrace.workflow.start import configuration, members_of
+
     config = configuration(source, overrides)
     out = console()
-    count = members_of(config, members=members, resume=resume)
+    count = members_of(config, members=members, resume=how.resume)
     if count is None and workers is not None:
         raise ConfigError("--workers is for ensembles; say how many members with --members 8")
+    resume, overwrite = lead(config, how.team, members=count, resume=how.resume)
+    overwrite = overwrite or how.overwrite
     if count is not None:
         from bayrace.cli.members import run_members
 
@@ -135,22 +170,31 @@ def train(
             pin=pin,
             resume=resume,
             overwrite=overwrite,
-            strict=strict,
+            strict=how.strict,
         )
         return
-    result = run_training(config, out, resume=resume, overwrite=overwrite, strict=strict)
+    result = run_training(
+        config, out, resume=resume, overwrite=overwrite, strict=how.strict, team=how.team
+    )
     if result.fit.reason == "interrupted":
         out.print(f"stopped and saved; continue with: bayrace train {result.folder} --resume")
         raise typer.Exit(INTERRUPTED)
 
 
 def run_training(
-    config: Config, out: Console, *, resume: bool, overwrite: bool, strict: bool = False
+    config: Config,
+    out: Console,
+    *,
+    resume: bool,
+    overwrite: bool,
+    strict: bool = False,
+    team: Team | None = None,
 ) -> RunResult:
     """Train with a display, then print what came of it."""
     from bayrace.cli.progress import training_display
     from bayrace.train.callbacks import Callbacks
     from bayrace.train.loop import stop_on_signals
+    from bayrace.train.team import ALONE
     from bayrace.workflow import train as run
     from bayrace.workflow.folder import check_folder
 
@@ -158,7 +202,10 @@ def run_training(
     check_folder(config, resume=resume, overwrite=overwrite)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
-    target = config.target.build()
+    target, team = config.target.build(), team or ALONE
+    if not team.alone:
+        out.print(f"       {team.size} processes share every batch")
+    team.wait()  # the others have their data too
     with stop_on_signals() as stop, training_display(out, target) as observer:
         result = run.train(
             config,
@@ -166,6 +213,7 @@ def run_training(
             resume=resume,
             overwrite=overwrite,
             callbacks=Callbacks(observer, stop, counting(out, config.posterior.kind)),
+            team=team,
         )
     conclude(result, out)
     return result

@@ -53,6 +53,15 @@ def _references(value: Any) -> Any:
     return value
 
 
+def _sinks(value: Any) -> Any:
+    """One name or a list of names."""
+    return (value,) if isinstance(value, str) else () if value is None else value
+
+
+Sink = Literal["tensorboard", "wandb"]
+Sinks = Annotated[
+    tuple[Sink, ...], BeforeValidator(_sinks, json_schema_input_type=Sink | list[Sink] | None)
+]
 Paths = Annotated[tuple[str, ...], BeforeValidator(_paths, json_schema_input_type=str | list[str])]
 NamedPaths = Annotated[
     dict[str, tuple[str, ...]],

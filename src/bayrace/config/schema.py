@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from bayrace.calibrate import RECALIBRATIONS
 from bayrace.config.choice import Choice, choice
 from bayrace.config.docstrings import described
-from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Validation
+from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Sinks, Validation
 from bayrace.config.model import ModelConfig
 from bayrace.config.presets import fill_run
 from bayrace.config.section import Section
@@ -66,6 +66,22 @@ class DataConfig(Section):
     )
     config_weights: dict[str, Annotated[float, Field(ge=0)]] = Field(
         default={}, description="Weight in the loss by configuration type, such as {hot: 0.5}."
+    )
+    keep: Literal["auto", "memory", "disk"] = Field(
+        default="auto",
+        description="Where training structures are: disk reads them as they are needed, from "
+        ".aselmdb or .db files; auto: on disk if such files have more than 50 000.",
+    )
+    sample: int = Field(
+        default=10_000,
+        ge=1,
+        description="disk: structures, drawn by the seed, that statistics, references, checks and "
+        "the posterior are taken from.",
+    )
+    workers: int = Field(
+        default=1,
+        ge=0,
+        description="disk: processes that read ahead; 0: the training reads by itself.",
     )
     references: References = Field(
         default="auto",
@@ -264,6 +280,10 @@ class Config(Section):
         default_factory=CalibrateConfig,
         description="Make σ agree with the errors on the validation set after training; none: "
         "leave it as it is.",
+    )
+    log: Sinks = Field(
+        default=(),
+        description="Where to draw the training besides history.jsonl: tensorboard, wandb, both.",
     )
 
     _fill = model_validator(mode="before")(fill_run)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 
 import numpy as np
@@ -16,6 +17,7 @@ from bayrace.data.batch import Graph, batch_order, build_graph, collate
 from bayrace.data.frame import DataError, Frame, Integers
 from bayrace.data.neighbours import edge_lengths
 from bayrace.data.reference import mean_energies, reference_energy
+from bayrace.data.split import frame_fingerprint
 
 _ENOUGH = 3  # frames that make a shortest distance known
 
@@ -75,6 +77,33 @@ class Dataset:
         if torch.device(device).type == "cpu":
             return batch, labels
         return batch.to(device=device), labels.to(device=device)
+
+    def feed(
+        self,
+        requests: Iterable[Sequence[int]],
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+    ) -> Iterator[tuple[GraphBatch, Labels] | None]:
+        """The batch of each request, made when it is asked for; None for an empty one."""
+        for indices in requests:
+            yield self.batch(indices, dtype=dtype, device=device) if len(indices) else None
+
+    def work(self, indices: Sequence[int]) -> list[int]:
+        """Edges of each of these frames."""
+        counts: list[int] = self.edges[list(indices)].tolist()
+        return counts
+
+    def label(self, index: int) -> str:
+        """Where a frame came from, as messages show it."""
+        return self.frames[index].origin
+
+    def frames_hash(self) -> str:
+        """Hash of the frames and their weights, in their order (sha256, hex)."""
+        digest = hashlib.sha256()
+        for frame in self.frames:
+            digest.update(f"{frame_fingerprint(frame)} {frame.weight};".encode())
+        return digest.hexdigest()
 
     def with_references(self, references: Mapping[int, float]) -> Dataset:
         """The same frames and graphs with energies counted from other references, eV."""

@@ -1,18 +1,15 @@
-"""Reading labelled structures: extended XYZ first, anything ASE reads, rMD17 npz files, QM9."""
+"""Reading labelled structures: extended XYZ, anything ASE reads, databases, rMD17 npz, QM9."""
 
 from __future__ import annotations
 
-import glob
-import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import ase.io
 from ase import Atoms
 from ase.io.formats import UnknownFileTypeError, filetype, ioformats
-from ase.utils import string2index
 
 from bayrace.data.check import problems, refuse
 from bayrace.data.frame import (
@@ -28,7 +25,9 @@ from bayrace.data.frame import (
     split_isolated,
 )
 from bayrace.data.npz import load_npz, read_npz
+from bayrace.data.paths import Paths, expand, places_of
 from bayrace.data.qm9 import is_qm9, is_table, read_qm9, read_table
+from bayrace.data.store import SUFFIXES, open_rows
 from bayrace.data.xyz import check_xyz
 
 __all__ = [
@@ -44,8 +43,6 @@ __all__ = [
     "read_frames",
     "split_isolated",
 ]
-
-Paths = str | Path | Sequence[str | Path]
 
 
 def read_frames(
@@ -65,7 +62,7 @@ def read_frames(
     frames: list[Frame] = []
     present: set[str] = set()
     whole_files = 0
-    for path, selection in _expand(paths):
+    for path, selection in expand(paths):
         source = _source(path, selection)
         if not isinstance(source, Iterator):
             frames += source
@@ -84,7 +81,7 @@ def read_frames(
 
 def iterate_atoms(paths: Paths) -> Iterator[tuple[str, int, Atoms]]:
     """Structures one at a time, as (file, number in it, atoms), whatever the size of the files."""
-    for path, selection in _expand(paths):
+    for path, selection in expand(paths):
         source = _source(path, selection)
         if isinstance(source, Iterator):
             yield from ((str(path), index, atoms) for index, atoms in source)
@@ -100,6 +97,10 @@ def _source(path: Path, selection: slice | int | None) -> list[Frame] | Iterator
             found = read_npz(path, arrays)
             return found if selection is None else _select(found, selection)
         return _chosen(path, list(read_table(path, arrays)), selection)
+    if path.suffix in SUFFIXES:
+        rows = open_rows(path)
+        places = places_of(path, selection, len(rows))
+        return ((place, rows.row(place).atoms()) for place in places)
     if is_qm9(path):
         return _chosen(path, list(read_qm9(path)), selection)
     return _read_ase(path, selection)
@@ -108,7 +109,7 @@ def _source(path: Path, selection: slice | int | None) -> list[Frame] | Iterator
 def _chosen(
     path: Path, molecules: list[Atoms], selection: slice | int | None
 ) -> Iterator[tuple[int, Atoms]]:
-    return ((place, molecules[place]) for place in _places(path, selection, len(molecules)))
+    return ((place, molecules[place]) for place in places_of(path, selection, len(molecules)))
 
 
 def _weigh(frame: Frame, config_weights: Mapping[str, float]) -> Frame:
@@ -130,35 +131,6 @@ def _shown(paths: Paths) -> str:
     return str(paths) if isinstance(paths, str | Path) else ", ".join(str(path) for path in paths)
 
 
-def _expand(paths: Paths) -> Iterator[tuple[Path, slice | int | None]]:
-    """Files and their selections; a name that exists is taken literally, whatever its letters."""
-    for item in [paths] if isinstance(paths, str | Path) else paths:
-        name, selection = _split_selection(str(item))
-        if Path(name).exists():
-            yield Path(name), selection
-        elif re.search(r"[*?\[]", name):
-            matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - absolute patterns
-            if not matches:
-                raise DataError(f"{name}: no file matches this pattern; correct it or the folder")
-            yield from ((Path(match), selection) for match in matches)
-        else:
-            raise DataError(f"{name}: no such file; the current folder is {Path.cwd()}")
-
-
-def _split_selection(name: str) -> tuple[str, slice | int | None]:
-    """Split ASE's `file.xyz@10:20` into the file and its selection."""
-    if Path(name).exists() or "@" not in Path(name).name:
-        return name, None
-    stem, _, text = name.rpartition("@")
-    try:
-        selection = string2index(text)
-    except ValueError:
-        selection = text
-    if not isinstance(selection, slice | int):
-        raise DataError(f"{name}: cannot select frames by {text!r}; write {stem}@:100 or {stem}@5")
-    return stem, selection
-
-
 def _select(frames: list[Frame], selection: slice | int) -> list[Frame]:
     if isinstance(selection, slice):
         return frames[selection]
@@ -173,22 +145,12 @@ def _read_ase(path: Path, selection: slice | int | None) -> Iterator[tuple[int, 
     kind = _file_type(path)
     if kind in {"xyz", "extxyz"}:
         frames = check_xyz(path)
-        places: Iterable[int] = _places(path, selection, frames)
+        places: Iterable[int] = places_of(path, selection, frames)
         chosen = slice(None) if selection is None else selection
         yield from _iterate(path, kind, chosen, places)
         return
     everything = list(_iterate(path, kind, slice(None), range(sys.maxsize)))
-    yield from (everything[place] for place in _places(path, selection, len(everything)))
-
-
-def _places(path: Path, selection: slice | int | None, total: int) -> range | list[int]:
-    if selection is None:
-        return range(total)
-    if isinstance(selection, slice):
-        return range(*selection.indices(total))
-    if not -total <= selection < total:
-        raise DataError(f"{path}: no frame {selection}; it has {total} frames")
-    return [selection % total]
+    yield from (everything[place] for place in places_of(path, selection, len(everything)))
 
 
 def _iterate(

@@ -23,7 +23,7 @@ def fit_references(
     total energies are fitted to the composition by minimum-norm least squares.
     """
     elements = elements_of(frames)
-    known = {_number(element): float(energy) for element, energy in (given or {}).items()}
+    known = {atomic_number(element): float(energy) for element, energy in (given or {}).items()}
     missing = [element for element in elements if element not in known]
     if not missing:
         return {element: known[element] for element in elements}
@@ -89,7 +89,8 @@ def _least_squares(
     return tuple(float(energy) for energy in solution)
 
 
-def _number(element: int | str) -> int:
+def atomic_number(element: int | str) -> int:
+    """Of a symbol, or of a number."""
     if isinstance(element, int):
         return element
     if element not in atomic_numbers:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Posterior
 from bayrace.data.dataset import Dataset
+from bayrace.data.disk import DiskDataset
 from bayrace.models.noise import Lambdas
 from bayrace.posterior.stored import Layout
 from bayrace.train.callbacks import Callbacks
@@ -40,6 +41,7 @@ class FitTask:
     folder: Path  # of what trains
     resume: bool = False
     callbacks: Callbacks = field(default_factory=Callbacks)
+    stream: DiskDataset | None = None  # all training data, where `train` is a sample of them
 
     @property
     def weights(self) -> Params:

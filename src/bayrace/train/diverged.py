@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 
 from bayrace.core.outputs import Params
-from bayrace.data.dataset import Dataset
 from bayrace.models.derivatives import evaluate
 from bayrace.train import checkpoint
 from bayrace.train.ivon import IvonSettings
 from bayrace.train.optim import Optimiser, global_norm
 from bayrace.train.state import TrainState
-from bayrace.train.task import Task
+from bayrace.train.task import Task, TrainingSet
 
 _SHOWN = 10
 
@@ -35,7 +34,7 @@ def diverged(
     state: TrainState,
     values: Mapping[str, float],
     *,
-    dataset: Dataset,
+    dataset: TrainingSet,
     indices: Sequence[int],
     lr: float,
 ) -> TrainingDiverged:
@@ -45,7 +44,7 @@ def diverged(
     """
     epoch, counters, valid = state.trained_epoch(), state.counters, dataset is task.valid
     guilty = _guilty(task, state.current if valid else state.params, epoch, dataset, indices)
-    frames = tuple(dataset.frames[index].origin for index in guilty or indices)
+    frames = tuple(dataset.label(index) for index in guilty or indices)
     broken = next(name for name, value in values.items() if not math.isfinite(value))
     what = f"the {'validation ' if valid else ''}{broken.replace('_', ' ')}"
     numbers = ", ".join(f"{name} {value:g}" for name, value in values.items())
@@ -82,7 +81,7 @@ def _blame(frames: tuple[str, ...], *, alone: bool) -> str:
 
 
 def _guilty(
-    task: Task, params: Params, epoch: int, dataset: Dataset, indices: Sequence[int]
+    task: Task, params: Params, epoch: int, dataset: TrainingSet, indices: Sequence[int]
 ) -> list[int]:
     leaves = {name: value.detach().requires_grad_(True) for name, value in params.items()}
     likelihood = task.likelihood_at(epoch)

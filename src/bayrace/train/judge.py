@@ -33,7 +33,8 @@ def judge(
     epoch = state.trained_epoch()
     if improved:
         counters.best, counters.best_epoch = value, epoch + 1
-        save_best(task.folder, state.current, metrics, counters)
+        if task.settings.team.leads:
+            save_best(task.folder, state.current, metrics, counters)
     _count_patience(state, value, min_improvement=task.settings.min_improvement)
     state.schedule = observe(task.settings.schedule, state.schedule, value)
     counters.validated, counters.valid_epoch = counters.step, epoch
@@ -65,7 +66,14 @@ def _measure(task: Task, state: TrainState, batches: Batches, *, lr: float) -> d
     """Metrics of the current parameters, all finite."""
     likelihood = task.likelihood_at(state.trained_epoch())
     settings = task.settings
-    metrics = validate(task.model, state.current, likelihood, batches, stress=settings.stress)
+    metrics = validate(
+        task.model,
+        state.current,
+        likelihood,
+        batches,
+        stress=settings.stress,
+        team=settings.team,
+    )
     if not all(math.isfinite(value) for value in metrics.values()):
         everything = range(len(task.valid))
         raise diverged(task, state, metrics, dataset=task.valid, indices=everything, lr=lr)

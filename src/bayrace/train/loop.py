@@ -17,22 +17,21 @@ from typing import Any, Literal
 
 import torch
 
-from bayrace.core.graph import GraphBatch
-from bayrace.core.labels import Labels
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Model
 from bayrace.data.dataset import Dataset
-from bayrace.models.derivatives import evaluate
+from bayrace.data.disk import DiskDataset
 from bayrace.system.signals import stop_on_signals
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.diverged import TrainingDiverged, diverged
+from bayrace.train.gradient import Gradient, Item, gradient, shared_gradient
 from bayrace.train.judge import judge
 from bayrace.train.schedule import learning_rate, progress
 from bayrace.train.settings import Event, StepEvent, TrainSettings, ValidEvent
 from bayrace.train.state import TrainState
-from bayrace.train.task import Task
+from bayrace.train.task import Task, TrainingSet
 from bayrace.train.validate import Batches, valid_batches
 
 __all__ = [
@@ -64,7 +63,7 @@ class FitResult:
 def fit(
     model: Model,
     likelihood_at: Callable[[int], Likelihood],
-    train: Dataset,
+    train: TrainingSet,
     valid: Dataset,
     *,
     settings: TrainSettings,
@@ -82,6 +81,7 @@ def fit(
     is asked before each step; True ends the run, saved. `resume` continues the run in `folder`.
     `after_epoch(epoch, params)`, epochs from 1, sees the parameters themselves, not their average;
     a resumed run calls it again, with the same parameters, for epochs its checkpoint lacks.
+    Where `settings.team` has several processes, all of them call `fit`, and the first one writes.
     """
     task = Task(model, likelihood_at, train, valid, settings, Path(folder))
     run = _Run(task, observer=observer, stop=stop, after_epoch=after_epoch)
@@ -89,9 +89,6 @@ def fit(
     reason = run.loop()
     run.finish(reason)
     return run.result(reason)
-
-
-_Item = tuple[list[int], GraphBatch, Labels]
 
 
 class _Run:
@@ -108,6 +105,8 @@ class _Run:
         after_epoch: Callable[[int, Params], None],
     ) -> None:
         self.task, self.observer, self.stop, self.after_epoch = task, observer, stop, after_epoch
+        self.team = task.settings.team
+        self.now, self.totals = 0.0, [0.0]  # seconds of the run and labels of a batch, as agreed
         self.identity = task.identity()
         self.started = self.saved = time.monotonic()
         self.first_step, self.first_elapsed = 0, 0.0  # of this part of the run
@@ -122,7 +121,7 @@ class _Run:
         """Read last.ckpt, or start afresh and write the first one."""
         settings, folder = self.task.settings, self.task.folder
         last = folder / checkpoint.LAST
-        if not resume and last.exists():
+        if self.team.leads and not resume and last.exists():
             raise CheckpointError(
                 f"{last} exists; resume that run, train in another folder, or delete this one"
             )
@@ -132,8 +131,10 @@ class _Run:
         else:
             folder.mkdir(parents=True, exist_ok=True)
             self.state = states.fresh(settings, params)
+        self.team.same(self.state.tensors())
         counters = self.state.counters
-        states.cut_history(folder, counters)
+        if self.team.leads:
+            states.cut_history(folder, counters)
         self.first_step, self.first_elapsed = counters.step, counters.elapsed
         if not resume:
             self.save()
@@ -157,11 +158,9 @@ class _Run:
         batches = self.batches()
         item = next(batches, None)
         while item is not None:
-            if self.stop():
-                return "interrupted"
-            budget = self.budget()
-            if budget is not None and self.elapsed() >= budget:
-                return "time"
+            ended = self.ended(item)
+            if ended:
+                return ended
             item = self.step(item, batches, likelihood)
             if item is not None and self.checkpoint_due():
                 self.save()
@@ -169,22 +168,34 @@ class _Run:
         valid = finished % settings.valid_every == 0 or finished == settings.max_epochs
         self.record(valid=valid)
         counters.epoch, counters.batch, counters.totals = finished, 0, {}
-        self.after_epoch(finished, self.state.params)  # before the checkpoint: never left out
+        if self.team.leads:
+            self.after_epoch(finished, self.state.params)  # before the checkpoint: never left out
         if valid or self.checkpoint_due():
             self.save()
         return None
 
-    def batches(self) -> Iterator[_Item]:
-        """The batches of the current epoch that are still to do."""
-        counters = self.state.counters
-        order = self.task.order(counters.epoch)
-        for indices in order[counters.batch :]:
-            yield indices, *self.task.collate(self.task.train, indices)
+    def ended(self, item: Item) -> Reason | None:
+        """Why to end before this step: all processes of a team agree."""
+        stop, budget, self.now = self.stop(), self.budget(), self.elapsed()
+        if not self.team.alone:
+            clock = self.now if self.team.leads else 0.0  # of the first process
+            stops, self.now, *self.totals = self.team.total([float(stop), clock, *item.counts()])
+            stop = stops > 0
+        late = budget is not None and self.now >= budget
+        return "interrupted" if stop else "time" if late else None
 
-    def step(self, item: _Item, batches: Iterator[_Item], likelihood: Likelihood) -> _Item | None:
+    def batches(self) -> Iterator[Item]:
+        """The batches of the current epoch that are still to do."""
+        counters, task, team = self.state.counters, self.task, self.team
+        order = task.order(counters.epoch)[counters.batch :]
+        shares = (team.share(indices, task.train.work(indices)) for indices in order)
+        dtype, device = task.settings.torch_dtype, task.settings.device
+        made = task.train.feed(shares, dtype=dtype, device=device)
+        yield from (Item(indices, own) for indices, own in zip(order, made, strict=True))
+
+    def step(self, item: Item, batches: Iterator[Item], likelihood: Likelihood) -> Item | None:
         """One optimiser step; returns the next batch, collated while a GPU would be busy."""
         task, state, counters = self.task, self.state, self.state.counters
-        indices, batch, labels = item
         settings = task.settings
         trial, noise = optim.trial(
             settings.optimiser,
@@ -193,21 +204,28 @@ class _Run:
             seed=settings.seed,
             step=counters.step,
         )
-        outputs = evaluate(task.model, trial, batch, stress=settings.stress)
-        loss = likelihood.loss(outputs, labels, batch)
-        grads = torch.autograd.grad(loss.total, tuple(trial.values()), materialize_grads=True)
+        loss, grads = self.gradient(trial, likelihood, item)
         limit = settings.max_gradient_norm
         norm = optim.global_norm(grads) if limit is None else optim.clip(grads, maximum=limit)
         upcoming = next(batches, None)
         values = torch.stack([loss.total, norm, *loss.parts.values()]).tolist()  # the one wait
         named = dict(zip(("loss", "gradient_norm", *loss.parts), values, strict=True))
         if not (math.isfinite(values[0]) and math.isfinite(values[1])):
-            raise diverged(task, state, named, dataset=task.train, indices=indices, lr=self.lr)
+            raise diverged(task, state, named, dataset=task.train, indices=item.indices, lr=self.lr)
         self.update(grads, noise)
         for name, value in named.items():
             counters.totals[name] = counters.totals.get(name, 0.0) + value
         self.observer(self.step_event(named))
         return upcoming
+
+    def gradient(self, trial: Params, likelihood: Likelihood, item: Item) -> Gradient:
+        """Of the loss of the whole batch."""
+        model, stress = self.task.model, self.task.settings.stress
+        if self.team.alone:
+            return gradient(model, trial, likelihood, item, stress=stress)
+        return shared_gradient(
+            model, trial, likelihood, item, stress=stress, team=self.team, totals=self.totals
+        )
 
     def update(self, grads: tuple[torch.Tensor, ...], noise: Params | None) -> None:
         """Move the parameters and their average."""
@@ -215,7 +233,7 @@ class _Run:
         done = progress(
             step=counters.step,
             total_steps=self.task.total_steps,
-            elapsed=self.elapsed(),
+            elapsed=self.elapsed() if self.team.alone else self.now,
             max_time=self.budget(),
         )
         peak = settings.optimiser.lr
@@ -238,13 +256,17 @@ class _Run:
         train = {name: total / max(counters.batch, 1) for name, total in counters.totals.items()}
         line: dict[str, Any] = {"epoch": state.trained_epoch() + 1, "step": counters.step}
         line |= {"learning_rate": self.lr, "train": train}
+        if isinstance(task.train, DiskDataset):
+            line["waited"] = round(task.train.waited, 3)
         if valid:
             elapsed = self.elapsed()
             event = judge(task, state, self.valid_batches, train=train, lr=self.lr, elapsed=elapsed)
+            counters.valid_seconds = self.team.first(counters.valid_seconds)
             line |= {"valid": event.metrics, "improved": event.improved}
             self.observer(event)
         line["elapsed"] = round(self.elapsed(), 3)
-        states.append_history(task.folder, line, counters)
+        if self.team.leads:
+            states.append_history(task.folder, line, counters)
 
     def elapsed(self) -> float:
         """Seconds of the run, earlier parts included."""
@@ -262,7 +284,9 @@ class _Run:
         return time.monotonic() - self.saved >= self.task.settings.checkpoint_every
 
     def save(self) -> None:
-        """Write last.ckpt, unless the parameters are broken."""
+        """Write last.ckpt, unless the parameters are broken; the first process alone."""
+        if not self.team.leads:
+            return
         size = float(optim.global_norm(self.state.params.values()))
         if not math.isfinite(size):
             values = {"norm_of_the_parameters": size}
@@ -299,6 +323,7 @@ class _Run:
         if reason != "interrupted" and counters.validated != counters.step:
             self.record(valid=True)
         self.save()
+        self.team.wait()  # the others read what the first has written
 
     def result(self, reason: Reason) -> FitResult:
         """The best parameters, read back from the disk."""

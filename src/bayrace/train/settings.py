@@ -11,8 +11,9 @@ from annotated_types import Ge
 from bayrace.train.monitors import MONITORS
 from bayrace.train.optim import Optimiser
 from bayrace.train.schedule import Schedule
+from bayrace.train.team import ALONE, Team
 
-_FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device"})
+_FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device", "team"})
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Rehearsal:
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """One training run. A resumed run may change its lengths, checkpoint interval and device."""
+    """One training run. A resumed one may change lengths, checkpoint interval, device and team."""
 
     optimiser: Optimiser
     schedule: Schedule
@@ -52,6 +53,7 @@ class TrainSettings:
     dtype: str  # "float32" or "float64"
     device: str
     rehearsal: Rehearsal | None = None  # None: every epoch has all frames
+    team: Team = ALONE  # processes that share every batch
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "valid_batch_size", "max_epochs", "valid_every"):

@@ -22,6 +22,7 @@ from bayrace.train.settings import TrainSettings
 
 _log = logging.getLogger(__name__)
 HISTORY = "history.jsonl"
+_TAIL = 2**14  # bytes that hold the last line of a history
 
 
 @dataclass
@@ -57,6 +58,11 @@ class TrainState:
     def current(self) -> Params:
         """The parameters to validate with: the average if there is one."""
         return self.params if self.average is None else self.average
+
+    def tensors(self) -> list[Tensor]:
+        """All that move."""
+        average = self.average or {}
+        return [*self.params.values(), *average.values(), *self.optimiser.values()]
 
     def trained_epoch(self) -> int:
         """The epoch of the last step, from 0."""
@@ -147,6 +153,19 @@ def read_history(folder: Path) -> tuple[dict[str, Any], ...]:
     """The lines of history.jsonl."""
     lines = (folder / HISTORY).read_text().splitlines()
     return tuple(json.loads(line) for line in lines)
+
+
+def last_line(path: Path) -> dict[str, Any]:
+    """The last whole line of a JSONL file that may be growing; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL))
+            lines = file.read().split(b"\n")
+        content = json.loads(lines[-2]) if len(lines) > 1 else {}
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 @torch.no_grad()

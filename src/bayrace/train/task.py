@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,10 @@ from bayrace.core.labels import Labels
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Model, RescaledStart
 from bayrace.data.dataset import Dataset, epoch_batches, equal_batches
-from bayrace.data.split import frame_fingerprint
+from bayrace.data.disk import DiskDataset
 from bayrace.train.settings import TrainSettings
+
+TrainingSet = Dataset | DiskDataset
 
 _FIRST_LOOK = 20  # structures that initial parameters are scaled to
 
@@ -30,7 +32,7 @@ class Task:
 
     model: Model
     likelihood_at: Callable[[int], Likelihood]  # by epoch, from 0
-    train: Dataset
+    train: TrainingSet
     valid: Dataset
     settings: TrainSettings
     folder: Path
@@ -58,16 +60,18 @@ class Task:
         budget, rehearsal = self.settings.edge_budget, self.settings.rehearsal
         left_out = 0 if rehearsal is None else rehearsal.known - rehearsal.take
         count = len(self.train) - left_out
-        if budget is None:
+        if budget is None or isinstance(self.train, DiskDataset):
             return math.ceil(count / self.settings.batch_size)
         share = count / len(self.train)  # on average over the epochs
         wanted = math.ceil(share * int(self.train.edges.sum()) / budget)
         return min(max(wanted, 1), count)
 
-    def order(self, epoch: int) -> list[list[int]]:
+    def order(self, epoch: int) -> Sequence[list[int]]:
         """Frames of each batch; depends on seed and epoch only, so that resuming is exact."""
         settings = self.settings
         drawn = self._drawn(epoch)
+        if isinstance(self.train, DiskDataset):
+            return LazyBatches(drawn, settings.batch_size, key=[settings.seed, epoch])
         if settings.edge_budget is not None:
             batches = equal_batches(
                 self.train.edges[drawn], self.steps_per_epoch, seed=settings.seed, epoch=epoch
@@ -93,7 +97,7 @@ class Task:
         """Steps of all epochs."""
         return self.steps_per_epoch * self.settings.max_epochs
 
-    def collate(self, dataset: Dataset, indices: list[int]) -> tuple[GraphBatch, Labels]:
+    def collate(self, dataset: TrainingSet, indices: list[int]) -> tuple[GraphBatch, Labels]:
         """These frames in the run's type and on its device."""
         settings = self.settings
         return dataset.batch(indices, dtype=settings.torch_dtype, device=settings.device)
@@ -122,13 +126,36 @@ class Task:
         }
 
 
-def _data_identity(dataset: Dataset) -> dict[str, Any]:
+class LazyBatches(Sequence[list[int]]):
+    """The batches of `epoch_batches`, of which only the order of the frames is held."""
+
+    def __init__(self, drawn: NDArray[np.int64], size: int, *, key: list[int]) -> None:
+        self._order = drawn[np.random.default_rng(key).permutation(len(drawn))]
+        self._size = size
+
+    def __len__(self) -> int:
+        return -(-len(self._order) // self._size)
+
+    @overload
+    def __getitem__(self, place: int) -> list[int]: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[list[int]]: ...
+    def __getitem__(self, place: int | slice) -> list[int] | Sequence[list[int]]:
+        if isinstance(place, slice):
+            rest = copy(self)
+            start, stop, _ = place.indices(len(self))  # steps are 1
+            rest._order = self._order[start * self._size : stop * self._size]
+            return rest
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        found: list[int] = self._order[place * self._size : (place + 1) * self._size].tolist()
+        return found
+
+
+def _data_identity(dataset: TrainingSet) -> dict[str, Any]:
     """Frames, in their order, and what was made of them."""
-    frames = hashlib.sha256()
-    for frame in dataset.frames:
-        frames.update(f"{frame_fingerprint(frame)} {frame.weight};".encode())
     return {
-        "frames": frames.hexdigest(),
+        "frames": dataset.frames_hash(),
         "elements": list(dataset.elements),
         "cutoff": dataset.cutoff,
         "references": {str(number): value for number, value in dataset.references.items()},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from bayrace.core.target import target_of
 from bayrace.data.dataset import epoch_batches
 from bayrace.models.derivatives import evaluate
 from bayrace.train.task import Task
+from bayrace.train.team import ALONE, Team
 
 Batches = Sequence[tuple[GraphBatch, Labels]]
 
@@ -24,18 +26,29 @@ _ENERGIES = ("energy", "energy_per_atom")
 
 
 def valid_batches(task: Task) -> Batches:
-    """The validation set in file order, collated once so that validations can share it."""
+    """The validation set in file order, collated once so that validations can share it.
+
+    Of a team every process has its share of the batches.
+    """
     size = task.settings.valid_batch_size
     order = epoch_batches(len(task.valid), size, seed=0, epoch=0, shuffle=False)
-    return [task.collate(task.valid, indices) for indices in order]
+    team = task.settings.team
+    return [task.collate(task.valid, indices) for indices in order[team.rank :: team.size]]
 
 
 def validate(
-    model: Model, params: Params, likelihood: Likelihood, batches: Batches, *, stress: bool
+    model: Model,
+    params: Params,
+    likelihood: Likelihood,
+    batches: Batches,
+    *,
+    stress: bool,
+    team: Team = ALONE,
 ) -> dict[str, float]:
     """Score (mean over structures of the batches' losses) and errors, see monitors.MONITORS.
 
-    Quantities without a single label are left out.
+    Quantities without a single label are left out. The batches of a team are summed in the order
+    of the validation set, so that the result does not depend on who had them.
     """
     sums: dict[str, list[Tensor]] = {}
     weights: list[int] = []
@@ -49,9 +62,20 @@ def validate(
         terms |= _errors(outputs, labels, batch, target_of(model).factor)
         for name, value in terms.items():
             sums.setdefault(name, []).append(value.detach().double())
-    totals = {name: float(torch.stack(values).sum()) for name, values in sums.items()}
-    losses = {name: value / sum(weights) for name, value in totals.items() if "/" not in name}
+    columns = {name: torch.stack(values).tolist() for name, values in sums.items()}
+    shares = team.gather((columns, weights))
+    count = sum(sum(mine) for _, mine in shares)
+    names = next(found for found, _ in shares if found)
+    totals = {name: _sum([found.get(name, []) for found, _ in shares]) for name in names}
+    losses = {name: value / count for name, value in totals.items() if "/" not in name}
     return losses | _means(totals)
+
+
+def _sum(shares: Sequence[list[float]]) -> float:
+    """The sum over all batches, which were dealt to the processes in turns."""
+    dealt = itertools.chain.from_iterable(itertools.zip_longest(*shares))
+    numbers = [number for number in dealt if number is not None]
+    return float(torch.tensor(numbers, dtype=torch.float64).sum())
 
 
 def _errors(

@@ -12,9 +12,11 @@ from bayrace.config.build import lambdas, likelihoods, shallow_members, train_se
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import ModelSpec
 from bayrace.data.dataset import Dataset
+from bayrace.data.disk import DiskDataset
 from bayrace.data.read import Frame
 from bayrace.posterior.method import FitTask, PosteriorMethod
 from bayrace.train.callbacks import Callbacks
+from bayrace.workflow.on_disk import OnDisk
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,7 @@ class Splits:
     valid: list[Frame]
     test: Mapping[str, list[Frame]]
     isolated: Mapping[int, float]  # eV by atomic number, from the training files
+    disk: OnDisk | None = None  # all training structures, where `train` is a sample of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +39,7 @@ class Prepared:
     valid: Dataset
     spec: ModelSpec
     model: Any  # the network, with the capabilities that training asks for
+    stream: DiskDataset | None = None  # what is trained on, where `train` is a sample of it
 
 
 def fit_task(
@@ -53,6 +57,7 @@ def fit_task(
         refit_epochs=config.loss.refit_epochs,
         folder=folder,
         callbacks=calls,
+        stream=ready.stream,
     )
 
 

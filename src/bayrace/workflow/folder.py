@@ -83,6 +83,18 @@ def locked(folder: Path, *, patience: float = 0.0) -> Iterator[None]:
                     folder.rmdir()
 
 
+def held(folder: Path) -> bool:
+    """Whether a process works in a folder now; a file that a killed one left does not count."""
+    try:
+        with (folder / LOCK).open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 _POLL = 0.1  # s between two looks at a lock
 
 

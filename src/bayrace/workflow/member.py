@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,10 +12,9 @@ from bayrace.config.renamed import new_names
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential, PotentialError
 from bayrace.system.jobs import Outcome
-from bayrace.train.state import HISTORY
+from bayrace.train.state import HISTORY, last_line
 from bayrace.workflow.folder import MODEL, TEST
 
-_TAIL = 2**14  # bytes that hold the last line of a history
 _FREE = ("threads", "device", "checkpoint_every")  # of `train`: change nothing that was learnt
 
 
@@ -63,19 +61,6 @@ def look(index: int, config: Config, *, pid: int | None, outcome: Outcome | None
     )
 
 
-def last_line(path: Path) -> dict[str, Any]:
-    """The last whole line of a JSONL file that may be growing; empty if there is none."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL))
-            lines = file.read().split(b"\n")
-        content = json.loads(lines[-2]) if len(lines) > 1 else {}
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
-
-
 def finished_potential(config: Config) -> Potential | None:
     """The potential of a member that was trained to its end under this configuration, if it was."""
     folder = Path(config.output)
@@ -103,7 +88,7 @@ def load_member(path: str, index: int) -> Potential:
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
     config = new_names(config)  # of an earlier version
     train = {key: value for key, value in config["train"].items() if key not in _FREE}
-    return {**config, "train": train, "output": None}
+    return {**config, "train": train, "output": None, "log": None}
 
 
 def _eta(config: Config, epoch: int, elapsed: float) -> float | None:

@@ -10,6 +10,7 @@ from bayrace.config import Config, ConfigError
 from bayrace.config.build import label_keys, model_spec, train_settings
 from bayrace.data.check import check_frames
 from bayrace.data.dataset import Dataset
+from bayrace.data.disk import DiskDataset
 from bayrace.data.doubts import doubts, reference_doubts, voice
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
@@ -19,6 +20,7 @@ from bayrace.data.unit_doubts import Doubt
 from bayrace.models.race.network import Race
 from bayrace.potential.potential import Potential
 from bayrace.workflow.fit import Prepared, Splits
+from bayrace.workflow.on_disk import check_disk, disk_parts, open_store, with_given
 
 
 def prepare(config: Config, *, initial: Potential | None = None, strict: bool = False) -> Prepared:
@@ -31,7 +33,10 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
     references = _references(config, splits) if initial is None else dict(initial.references)
     if initial is None:
         voice(_doubts(config, splits, references), strict=strict)
-    elements = elements_of(splits.train) if initial is None else initial.elements
+    if splits.disk is not None and initial is None:
+        references = with_given(references, config)
+    elements = tuple(references) if splits.disk else elements_of(splits.train)
+    elements = elements if initial is None else initial.elements
     for frames in splits.test.values():  # not after hours of training
         check_frames(frames, need_forces=False, elements=elements)
 
@@ -46,7 +51,13 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
     settings = train_settings(config)
     if settings.device == "cpu" and isinstance(model, Race):
         model.prepare(settings.torch_dtype)
-    return Prepared(splits, training, dataset(splits.valid), spec, model)
+    stream = None
+    if splits.disk is not None:
+        workers, disk = config.data.workers, splits.disk
+        stream = DiskDataset(
+            disk.store, disk.places, training, workers=workers, dtype=settings.dtype
+        )
+    return Prepared(splits, training, dataset(splits.valid), spec, model, stream)
 
 
 def read_splits(config: Config) -> Splits:
@@ -57,7 +68,11 @@ def read_splits(config: Config) -> Splits:
         frames = read_frames(list(paths), keys=keys, config_weights=data.config_weights)
         return split_isolated(frames)
 
-    frames, isolated = read(data.train)
+    store = open_store(config)
+    if store is not None:
+        check_disk(config)
+    parts = None if store is None else disk_parts(config, store)
+    frames, isolated = read(data.train) if parts is None else split_isolated(parts.sample)
     check_frames(
         frames,
         need_energy=config.loss.energy > 0,
@@ -66,11 +81,14 @@ def read_splits(config: Config) -> Splits:
     )
     if isinstance(data.valid, tuple):
         training, valid = frames, read(data.valid)[0]
+    elif parts is not None and parts.valid is not None:
+        training, valid = frames, split_isolated(parts.valid)[0]
+        check_frames(valid, need_forces=False)
     else:
         seed = config.seed if data.split_seed is None else data.split_seed
         training, valid = split(frames, valid=data.valid, seed=seed)
     test = {name: read(paths)[0] for name, paths in data.test.items()}
-    return Splits(training, valid, test, isolated)
+    return Splits(training, valid, test, isolated, None if parts is None else parts.disk)
 
 
 def _references(config: Config, splits: Splits) -> dict[int, float]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,10 @@ from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks as Callbacks
 from bayrace.train.checkpoint import write_atomically
+from bayrace.train.join import leave
 from bayrace.train.loop import FitResult, fit
 from bayrace.train.refit import refit_noise
+from bayrace.train.team import ALONE, Team
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import (
     Prepared,
@@ -55,6 +58,7 @@ from bayrace.workflow.folder import (
     locked,
     remove_leftovers,
 )
+from bayrace.workflow.logs import check_log, logged
 from bayrace.workflow.prepare import network_of
 from bayrace.workflow.prepare import prepare as prepare
 from bayrace.workflow.prepare import read_splits as read_splits
@@ -79,17 +83,23 @@ def train(
     overwrite: bool = False,
     callbacks: Callbacks | None = None,
     patience: float = 0.0,
+    team: Team = ALONE,
 ) -> RunResult:
     """Train, write the folder `config.output`, and evaluate on the test data.
 
     `initial` is a potential whose network is trained further, with its references and statistics.
     `overwrite` removes the files of an earlier run; `resume` continues it. `callbacks` hear of it
     and may end it. `patience`: seconds to wait for another process that trains in the folder.
+    `team`: processes that train it together, of which this is the first; the others `follow`, see
+    bayrace.workflow.together.
     """
+    check_log(config)
     check_folder(config, resume=resume, overwrite=overwrite)
     with locked(Path(config.output), patience=patience):
         check_folder(config, resume=resume, overwrite=overwrite)  # nobody can change it any more
-        return _train(config, prepared, initial, resume=resume, callbacks=callbacks or Callbacks())
+        return _train(
+            config, prepared, initial, resume=resume, callbacks=callbacks or Callbacks(), team=team
+        )
 
 
 def _train(
@@ -99,15 +109,17 @@ def _train(
     *,
     resume: bool,
     callbacks: Callbacks,
+    team: Team,
 ) -> RunResult:
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
     ready = prepared or prepare(config, initial=initial)
     folder = _make_folder(config, resume=resume)
     start = None if initial is None else _mean_weights(initial, train_settings(config).device)
-    posterior, fitted = _train_posterior(
-        config, ready, folder, start=start, resume=resume, callbacks=callbacks
-    )
+    with logged(config, callbacks, resume=resume) as calls:
+        posterior, fitted = _train_posterior(
+            config, ready, folder, start=start, resume=resume, callbacks=calls, team=team
+        )
     potential = make_potential(config, ready, fitted, posterior)
     if fitted.reason != "interrupted":
         potential = calibrated(potential, ready.splits.valid, method=config.calibrate.method)
@@ -127,6 +139,7 @@ def _train_posterior(
     start: Params | None,
     resume: bool,
     callbacks: Callbacks,
+    team: Team,
 ) -> tuple[Posterior, FitResult]:
     """Train the network, from `start` if given, and fit the posterior of the configuration."""
     method = posterior_method(config)
@@ -136,10 +149,12 @@ def _train_posterior(
             "bayrace.workflow.ensemble.train_members"
         )
     task = replace(fit_task(config, ready, start, folder=folder, calls=callbacks), resume=resume)
+    together = in_team(task, team)
     if method.trains == "itself":
-        return _both(method.fit(task))
+        return _both(method.fit(together))
     recorder = method.recorder(folder / method.name)
-    fitted = _trained(config, task, recorder or (lambda *_: None))
+    fitted = train_network(config, together, recorder or (lambda *_: None))
+    leave()
     fitted = _with_refitted_noise(task, config, fitted)
     if method.name == Point.name or fitted.reason == "interrupted":
         return Point(fitted.params), fitted
@@ -154,7 +169,12 @@ def _train_posterior(
     return posterior, fitted
 
 
-def _trained(
+def in_team(task: FitTask, team: Team) -> FitTask:
+    """The task for processes that train together."""
+    return replace(task, settings=replace(task.settings, team=team))
+
+
+def train_network(
     config: Config, task: FitTask, after_epoch: Callable[[int, Params], None]
 ) -> FitResult:
     """The network after its training, of which it may be the last layer alone that is trained."""
@@ -163,19 +183,20 @@ def _trained(
         if task.params is None:
             raise ConfigError("train.layers: last needs trained weights to start from (--from)")
         part = LastLayerOnly(task.model, task.params)
-    result = fit(
-        part or task.model,
-        task.likelihood_at,
-        task.train,
-        task.valid,
-        settings=task.settings,
-        folder=task.folder,
-        resume=task.resume,
-        observer=task.callbacks.observer,
-        stop=task.callbacks.stop,
-        initial=task.params if part is None else part.free,
-        after_epoch=after_epoch,
-    )
+    with nullcontext() if task.stream is None else task.stream.reading():
+        result = fit(
+            part or task.model,
+            task.likelihood_at,
+            task.stream or task.train,
+            task.valid,
+            settings=task.settings,
+            folder=task.folder,
+            resume=task.resume,
+            observer=task.callbacks.observer,
+            stop=task.callbacks.stop,
+            initial=task.params if part is None else part.free,
+            after_epoch=after_epoch,
+        )
     return result if part is None else replace(result, params=part.merged(result.params))
 
 
@@ -266,6 +287,8 @@ def make_potential(
         "reason": fitted.reason,
         "valid_metrics": dict(fitted.metrics),
     }
+    if ready.stream is not None:
+        statistics |= {"train_frames": len(ready.stream), "sampled_frames": len(ready.train)}
     return Potential(
         spec=ready.spec,
         posterior=posterior,
