@@ -12,10 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src" / "bayrace").rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 350, 60, 8
-TOO_MANY = {  # each waits for one object that holds what a fit, or a prediction, needs
+TOO_MANY = {  # each waits for one object that holds what a fit needs
     "train/loop.py fit",
-    "predict/predict.py predict",
-    "predict/predict.py predict_frames",
 }
 ALLOWED = {  # rooms that may import a package
     "ase": {"data", "deploy", "simulate", "label"},

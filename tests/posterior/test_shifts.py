@@ -27,7 +27,7 @@ from bayrace.posterior.gaussian.low_rank import Collector, Swag
 from bayrace.posterior.ivon import Ivon
 from bayrace.posterior.shifts import SEED, Shifts, with_shifts
 from bayrace.potential.potential import Potential
-from bayrace.predict.predict import predict
+from bayrace.predict.predict import Predictive, predict
 from bayrace.simulate.bias import energy_spread
 from bayrace.testing.examples import EXAMPLES
 from bayrace.testing.structures import random_frame, small_spec
@@ -156,11 +156,13 @@ def members_energies(potential: Potential, frames: list[Frame]) -> Tensor:
     return torch.stack(
         [
             predict(
-                potential.model,
-                {name: value[m : m + 1] for name, value in potential.members.items()},
+                Predictive(
+                    potential.model,
+                    {name: value[m : m + 1] for name, value in potential.members.items()},
+                    origins[m],
+                    potential.lambdas,
+                ),
                 batch,
-                references=origins[m],
-                lambdas=potential.lambdas,
                 uncertainty="none",
             ).energy.mean
             for m in range(potential.posterior.samples)

@@ -24,7 +24,7 @@ from bayrace.posterior import laplace
 from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.potential.potential import Potential
 from bayrace.predict.moments import concatenate, with_label_noise
-from bayrace.predict.predict import predict, predict_frames, reference_tensor
+from bayrace.predict.predict import Predictive, predict, predict_frames, reference_tensor
 
 Make = Callable[..., Potential]
 
@@ -48,14 +48,13 @@ def batch_of(potential: Potential, frames: list[Frame]) -> GraphBatch:
 
 
 def run(potential: Potential, frames: list[Frame], **keywords: Any) -> Prediction:
-    return predict(
-        potential.model,
-        potential.members,
-        batch_of(potential, frames),
-        references=potential.references,
-        lambdas=potential.lambdas,
-        **keywords,
-    )
+    return predict(source_of(potential), batch_of(potential, frames), **keywords)
+
+
+def source_of(potential: Potential, **changes: Any) -> Predictive:
+    """With the members as they are drawn, not folded, and without a closed form."""
+    known = {"members": potential.members, "references": potential.references, "closed": None}
+    return replace(potential.predictive, **{**known, **changes})
 
 
 def tensors(prediction: Prediction) -> dict[str, torch.Tensor]:
@@ -160,13 +159,8 @@ def test_energy_sums_are_float64(make_potential: Make) -> None:
     single, double = make_potential(dtype=torch.float32), make_potential()
 
     def energy(potential: Potential, references: dict[int, float]) -> torch.Tensor:
-        return predict(
-            potential.model,
-            potential.members,
-            batch_of(potential, frames),
-            references=references,
-            lambdas=potential.lambdas,
-        ).energy.mean
+        source = source_of(potential, references=references)
+        return predict(source, batch_of(potential, frames)).energy.mean
 
     zero = dict.fromkeys(heavy, 0.0)
     sums = [sum(heavy[int(z)] for z in frame.numbers) for frame in frames]
@@ -188,11 +182,8 @@ def test_streaming_equals_one_batch(make_potential: Make) -> None:
     frames = frames_of(structures() * 3)
     seen: list[int] = []
     stream = predict_frames(
-        potential.model,
-        potential.members,
+        source_of(potential),
         iter(frames),
-        references=potential.references,
-        lambdas=potential.lambdas,
         stress=True,
         edge_budget=600,
         progress=seen.append,
@@ -272,14 +263,8 @@ def test_closed_forms_replace_the_epistemic_part(make_potential: Make) -> None:
     torch.testing.assert_close(found.energy.mean, potential.predict(frames).energy.mean)
     torch.testing.assert_close(found.energy.aleatoric, torch.full((4,), 0.09, dtype=torch.float64))
     members = posterior.draw(4000, seed=1)
-    drawn = predict(
-        fitted.model,
-        members,
-        batch_of(potential, frames),
-        references=potential.references,
-        lambdas=potential.lambdas,
-        chunk_size=200,
-    )
+    source = source_of(fitted, members=members)
+    drawn = predict(source, batch_of(potential, frames), chunk_size=200)
     error = 5 * (2 / 4000) ** 0.5  # standard errors of a variance
     ratio = drawn.energy.epistemic / found.energy.epistemic
     assert (ratio - 1).abs().max() < error
