@@ -70,7 +70,7 @@ class DistanceOptions(PosteriorMethod):
     energy_power: Annotated[float, Ge(1), Le(2)] = 1.7
     """The same for the variance of the energy."""
     regularisation: Annotated[float, Gt(0)] | None = None
-    """Least variance of a feature that counts, in units of the mean; null: the least that validation
+    """Least variance of a feature that counts, in units of the mean; null: as little as validation
     errors do not contradict."""
 
     def fit(self, task: FitTask) -> Fitted:
