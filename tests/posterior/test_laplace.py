@@ -63,7 +63,7 @@ def noisy_frames(count: int = 12, *, model: LaplaceModel = PAIR) -> list[Frame]:
         outputs = evaluate(model, truth, batch)
         energy = float(outputs.energy[0]) + random.normal() * ENERGY_STD
         noise = random.normal(size=(4, 3)) * FORCES_STD
-        forces = outputs.forces[batch.restore].numpy() + noise
+        forces = outputs.forces[batch.file_order].numpy() + noise
         frames.append(replace(frame, energy=energy, forces=forces))
     return frames
 
@@ -150,7 +150,7 @@ def test_last_layer_predicts_what_regression_predicts(
     torch.testing.assert_close(
         spread.energy, (energy @ exact @ energy.T).diagonal(), rtol=1e-6, atol=0
     )
-    for atom in range(batch.atoms):
+    for atom in range(batch.n_atoms):
         rows = forces[3 * atom : 3 * atom + 3]
         assert spread.forces is not None
         torch.testing.assert_close(spread.forces[atom], rows @ exact @ rows.T, rtol=1e-6, atol=1e-9)
@@ -362,7 +362,7 @@ def test_kinds_seeds_and_files(
         batch = graph_of(race, random_frame(ELEMENTS, 4, seed=3, apart=1.0))
         torch.testing.assert_close(spread_of(again, race, batch), spread_of(posterior, race, batch))
     else:
-        with pytest.raises(ValueError, match=r"Laplace\.restore"):
+        with pytest.raises(ValueError, match=r"Laplace\.file_order"):
             LinearisedLaplace.restore(blob, text)
     single = posterior.to(dtype=torch.float32).draw(5, seed=3)
     for name, value in single.items():

@@ -131,7 +131,8 @@ def test_predictions_have_shifted_energies_and_the_same_forces(kind: str, tmp_pa
     moved = samples.mean(0)[(numbers == 8).long()]
     torch.testing.assert_close(found.atomic_energy, without.atomic_energy + moved)
     torch.testing.assert_close(
-        found.energy.mean, torch.zeros(2).double().index_add(0, found.owner, found.atomic_energy)
+        found.energy.mean,
+        torch.zeros(2).double().index_add(0, found.structure_index, found.atomic_energy),
     )
     assert torch.equal(found.forces.mean, without.forces.mean)
     assert torch.equal(found.forces.epistemic, without.forces.epistemic)

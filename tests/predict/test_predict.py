@@ -58,7 +58,10 @@ def source_of(potential: Potential, **changes: Any) -> Predictive:
 
 
 def tensors(prediction: Prediction) -> dict[str, torch.Tensor]:
-    found = {"atomic_energy": prediction.atomic_energy, "owner": prediction.owner}
+    found = {
+        "atomic_energy": prediction.atomic_energy,
+        "structure_index": prediction.structure_index,
+    }
     for name in ("energy", "forces", "stress"):
         value = getattr(prediction, name)
         if value is not None:
@@ -98,13 +101,13 @@ def test_mixture_moments_by_hand(make_potential: Make, chunk_size: int | None) -
         found.energy.aleatoric, torch.stack([s.energy for s in spreads]).mean(0)
     )
 
-    forces = torch.stack([o.forces for o in outputs])[:, batch.restore]
+    forces = torch.stack([o.forces for o in outputs])[:, batch.file_order]
     torch.testing.assert_close(found.forces.mean, forces.mean(0))
     for atom in (0, 5, 12):
         covariance = np.cov(forces[:, atom].T.numpy(), bias=True)
         np.testing.assert_allclose(found.forces.epistemic[atom], covariance, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(
-        found.forces.aleatoric, torch.stack([s.forces for s in spreads]).mean(0)[batch.restore]
+        found.forces.aleatoric, torch.stack([s.forces for s in spreads]).mean(0)[batch.file_order]
     )
 
     assert found.stress is not None
@@ -122,7 +125,7 @@ def test_order_is_that_of_the_files(make_potential: Make) -> None:
     potential = make_potential(seeds=(0, 1))
     frames = frames_of(structures())
     together = run(potential, frames, stress=True)
-    assert together.owner.tolist() == [s for s, f in enumerate(frames) for _ in f.numbers]
+    assert together.structure_index.tolist() == [s for s, f in enumerate(frames) for _ in f.numbers]
     alone = [run(potential, [frame], stress=True) for frame in frames]
     assert_same(together, concatenate(alone))
     permuted = frames_of([structures()[0][::-1]])
@@ -173,7 +176,9 @@ def test_energy_sums_are_float64(make_potential: Make) -> None:
 
 def test_atomic_energies_sum_to_the_energy(make_potential: Make) -> None:
     found = run(make_potential(seeds=(0, 1)), frames_of(structures()))
-    total = torch.zeros(4, dtype=torch.float64).index_add(0, found.owner, found.atomic_energy)
+    total = torch.zeros(4, dtype=torch.float64).index_add(
+        0, found.structure_index, found.atomic_energy
+    )
     torch.testing.assert_close(total, found.energy.mean)
 
 

@@ -192,7 +192,7 @@ class Potential:
         prediction = predict(self.predictive, batch, stress=stress, uncertainty=uncertainty)
         if uncertainty != "none":
             numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-            prediction = self._finished(prediction, numbers[batch.restore], calibrated=True)
+            prediction = self._finished(prediction, numbers[batch.file_order], calibrated=True)
         return self._checked(prediction, uncertainty, batch.volume.isfinite())
 
     def _checked(

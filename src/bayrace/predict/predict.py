@@ -208,7 +208,7 @@ def _side_by_side(
 ) -> dict[str, Tensor]:
     """Outputs of every member stacked (M, ...), in float64: a batch with copies for several."""
     count = next(iter(members.values())).shape[0]
-    most = _ATOMS // max(1, batch.atoms) if compiled else _EDGES // max(1, batch.reverse.shape[0])
+    most = _ATOMS // max(1, batch.n_atoms) if compiled else _EDGES // max(1, batch.reverse.shape[0])
     size = min(count, chunk_size or max(1, most))
     copies = {
         here: repeated(batch, here, edges=not compiled) for here in {size, count % size} if here > 1
