@@ -362,7 +362,7 @@ def test_kinds_seeds_and_files(
         batch = graph_of(race, random_frame(ELEMENTS, 4, seed=3, apart=1.0))
         torch.testing.assert_close(spread_of(again, race, batch), spread_of(posterior, race, batch))
     else:
-        with pytest.raises(ValueError, match=r"Laplace\.file_order"):
+        with pytest.raises(ValueError, match=r"Laplace\.restore"):
             LinearisedLaplace.restore(blob, text)
     single = posterior.to(dtype=torch.float32).draw(5, seed=3)
     for name, value in single.items():
