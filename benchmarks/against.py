@@ -243,9 +243,12 @@ def _predictions(data: Path, preset: str, size: int) -> Callable[[], None]:
     origins, known = potential.origins, potential.lambdas
 
     def call() -> None:
+        predict(potential.predictive, batch)
+
+    def earlier() -> None:
         predict(potential.model, potential.folded, batch, references=origins, lambdas=known)
 
-    return call
+    return call if hasattr(potential, "predictive") else earlier
 
 
 def _dynamics(data: Path, preset: str) -> Callable[[], None]:

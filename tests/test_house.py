@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = sorted((ROOT / "src" / "bayrace").rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION, MOST_PARAMETERS = 350, 60, 8
-TOO_MANY = {  # each waits for one object that holds what a fit, or a prediction, needs
+TOO_MANY = {  # each waits for one object that holds what a fit needs
     "train/loop.py fit",
-    "predict/predict.py predict",
-    "predict/predict.py predict_frames",
 }
 ALLOWED = {  # rooms that may import a package
     "ase": {"data", "deploy", "simulate", "label"},
@@ -83,3 +83,25 @@ def test_contracts_know_every_room(package: str) -> None:
     )
     listed = {module.removeprefix("bayrace.") for module in forbidden["source_modules"]}
     assert listed == set(layers["layers"]) - ALLOWED[package]
+
+
+FIRST_CALL = """
+import sys, time
+from bayrace import Calculator
+from bayrace.data.frame import frame_to_atoms
+from bayrace.testing import random_frame
+atoms = frame_to_atoms(random_frame((1, 8), 6, seed=0))
+begin = time.process_time()
+atoms.calc = Calculator(sys.argv[1])
+atoms.get_forces()
+print(time.process_time() - begin)
+"""
+
+
+def test_the_first_call_of_the_calculator_is_quick() -> None:
+    """With the kernels of an earlier process, by the time of the processor."""
+    model = ROOT / "tests" / "potential" / "old" / "distance.bayrace"
+    command = [sys.executable, "-W", "ignore", "-c", FIRST_CALL, str(model)]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 0.5

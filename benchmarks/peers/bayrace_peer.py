@@ -142,13 +142,7 @@ class BayraceSubject:
         potential = self.potential(system)
         if system not in self.batches:
             self.batches[system] = self._batch(potential, frames)
-        prediction = predict(
-            potential.model,
-            potential.folded,
-            self.batches[system],
-            references=potential.origins,
-            lambdas=potential.lambdas,
-        )
+        prediction = predict(potential.predictive, self.batches[system])
         assert math.isfinite(float(prediction.forces.mean.sum()))
 
     def calculator(self) -> AseCalculator:

@@ -84,13 +84,13 @@ def passes_of(plan: Plan, channels: int, batch: GraphBatch) -> dict[str, Callabl
 
     pairs = batch.pair_edges.shape[1]
     shapes = {
-        "x": (batch.atoms, plan.input_dim, channels),
+        "x": (batch.n_atoms, plan.input_dim, channels),
         "y": (pairs, plan.harmonics_dim),
         "r": (pairs, len(plan.paths), channels),
     }
     values = [draw(*shape) for shape in shapes.values()]
     tangents = [draw(*shape) for shape in shapes.values()]
-    g = draw(batch.atoms, plan.rows, channels)
+    g = draw(batch.n_atoms, plan.rows, channels)
     graph = (batch.first_edge, batch.edges, batch.pair, batch.pair_edges)
     ops = torch.ops.bayrace
     return {
@@ -203,7 +203,7 @@ def main() -> None:
         run_only(options.sizes[0], batch, options.data, options.only_run)
         return
     peak = sgemm_peak()
-    print(f"{batch.atoms} atoms, {batch.edges.shape[1]} edges, {options.threads} thread(s)")
+    print(f"{batch.n_atoms} atoms, {batch.edges.shape[1]} edges, {options.threads} thread(s)")
     print(f"sgemm: {peak / 1e9:.1f} GFLOP/s")
     for size in options.sizes:
         report(size, batch, peak, options.data)

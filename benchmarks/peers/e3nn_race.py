@@ -96,7 +96,9 @@ class E3nnRace(nn.Module):
     def forward(self, batch: GraphBatch) -> Tensor:
         """Energy of each atom, eV, (N,) float64."""
         spec, (receiver, sender) = self.spec, batch.edges
-        offset = torch.einsum("ei,eij->ej", batch.shifts, batch.cell[batch.owner[receiver]])
+        offset = torch.einsum(
+            "ei,eij->ej", batch.shifts, batch.cell[batch.structure_index[receiver]]
+        )
         vectors = batch.positions[sender] - batch.positions[receiver] + offset
         basis = bessel_basis(
             vectors.norm(dim=1),
@@ -199,7 +201,7 @@ def energy_and_gradient(
     batch.positions.requires_grad_(True)
     atomic = model(batch)
     (gradient,) = torch.autograd.grad(atomic.sum(), batch.positions, create_graph=training)
-    energy = atomic.new_zeros(batch.structures).index_add(0, batch.owner, atomic)
+    energy = atomic.new_zeros(batch.n_structures).index_add(0, batch.structure_index, atomic)
     return energy, gradient
 
 

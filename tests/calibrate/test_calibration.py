@@ -33,7 +33,7 @@ def make_prediction() -> Prediction:
         forces=vectors(3, 3),
         stress=vectors(2, 6),
         atomic_energy=torch.zeros(3, dtype=torch.float64),
-        owner=torch.tensor([0, 0, 1]),
+        structure_index=torch.tensor([0, 0, 1]),
     )
 
 
@@ -75,7 +75,9 @@ def test_applying_commutes_with_rotation() -> None:
 
     calibration = make_calibration()
     first = turned(calibration.apply(raw, numbers).forces)
-    rotated = Prediction(raw.energy, turned(raw.forces), None, raw.atomic_energy, raw.owner)
+    rotated = Prediction(
+        raw.energy, turned(raw.forces), None, raw.atomic_energy, raw.structure_index
+    )
     second = calibration.apply(rotated, numbers).forces
     torch.testing.assert_close(first.mean, second.mean)
     torch.testing.assert_close(first.total, second.total)

@@ -46,7 +46,7 @@ def make_set(*, seed: int = 0) -> tuple[list[Frame], Prediction]:
         forces=Uncertain(torch.zeros(FRAMES * ATOMS, 3).double(), covariance, covariance),
         stress=None,
         atomic_energy=torch.zeros(FRAMES * ATOMS),
-        owner=torch.arange(FRAMES).repeat_interleave(ATOMS),
+        structure_index=torch.arange(FRAMES).repeat_interleave(ATOMS),
     )
     return frames, prediction
 
@@ -61,7 +61,7 @@ def part(frames: Sequence[Frame], prediction: Prediction, start: int, stop: int)
         cut(prediction.forces, ATOMS),
         None,
         prediction.atomic_energy[start * ATOMS : stop * ATOMS],
-        prediction.owner[start * ATOMS : stop * ATOMS] - start,
+        prediction.structure_index[start * ATOMS : stop * ATOMS] - start,
     )
 
 

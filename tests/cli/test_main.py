@@ -5,9 +5,16 @@ import subprocess
 import sys
 
 import pytest
+import typer
 import yaml
 
+from bayrace.cli.main import app
 from bayrace.config import make_config
+from bayrace.config.active import ReplayConfig
+from bayrace.config.keys import walk
+from bayrace.config.loop import LoopConfig
+from bayrace.config.schema import Config
+from bayrace.config.search import SearchConfig
 
 COMMANDS = ("train", "evaluate", "predict", "validate", "info", "template", "schema", "demo")
 
@@ -82,3 +89,21 @@ def test_debug_shows_where(bayrace, tmp_path):
     assert "does not exist" in plain.stderr
     assert "Traceback" not in plain.stderr
     assert "Traceback" in bayrace("info", tmp_path / "none.bayrace", "--debug").stderr
+
+
+def test_help_texts_stand_alone() -> None:
+    """A reader of --help has no context: no option says only of what it is, or nothing."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        for option in command.params:
+            text = getattr(option, "help", None) or ""
+            if not getattr(option, "hidden", False):
+                assert len(text) > 7, f"{name} {option.opts}: {text!r}"
+                assert not text.startswith(("Of ", "...", "How many", "K.", "fs.")), (name, text)
+
+
+def test_keys_stand_alone() -> None:
+    roots = (Config, LoopConfig, ReplayConfig, SearchConfig)
+    for key, text in (pair for root in roots for pair in walk(root)):
+        assert len(text) > 7, f"{key}: {text!r}"
+        assert not text.startswith(("Of ", "...", "How many.")), (key, text)

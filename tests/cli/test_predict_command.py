@@ -17,7 +17,7 @@ def test_ase_reads_the_output(bayrace, model, data, tmp_path):
     expected = Potential.load(model).predict(inputs)  # one batch, as in the command
     energy, forces = expected.energy, expected.forces
     for index, (given, atoms) in enumerate(zip(inputs, written, strict=True)):
-        mine = expected.owner == index
+        mine = expected.structure_index == index
         assert atoms.get_potential_energy() == pytest.approx(float(energy.mean[index]))
         np.testing.assert_allclose(atoms.get_forces(), forces.mean[mine], rtol=1e-5, atol=1e-6)
         assert atoms.info["energy_uncertainty"] == pytest.approx(float(energy.std[index]))

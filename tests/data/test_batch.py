@@ -36,17 +36,18 @@ def batch(graphs):
 def test_atoms_are_sorted_by_species_stably_and_can_be_restored(graphs, batch):
     species = torch.cat([graph.species for graph in graphs])
     assert torch.equal(batch.species, species.sort().values)
-    assert torch.equal(batch.species[batch.restore], species)
+    assert torch.equal(batch.species[batch.file_order], species)
     positions = torch.cat([graph.positions for graph in graphs])
-    assert torch.equal(batch.positions[batch.restore], positions)
+    assert torch.equal(batch.positions[batch.file_order], positions)
     assert torch.equal(positions[batch_order(batch)], batch.positions)
     counts = [len(graph.species) for graph in graphs]
     assert torch.equal(
-        batch.owner[batch.restore], torch.arange(5).repeat_interleave(torch.tensor(counts))
+        batch.structure_index[batch.file_order],
+        torch.arange(5).repeat_interleave(torch.tensor(counts)),
     )
     assert batch.atom_counts().tolist() == counts
     for kind in range(len(ELEMENTS)):
-        assert (batch.owner[batch.species == kind].diff() >= 0).all()
+        assert (batch.structure_index[batch.species == kind].diff() >= 0).all()
     assert batch.species_counts == tuple((species == kind).sum().item() for kind in range(4))
 
 
@@ -55,7 +56,7 @@ def test_edges_are_sorted_by_receiver_and_first_edge_delimits_them(batch):
     starts = batch.first_edge
     assert starts[0] == 0
     assert starts[-1] == batch.edges.shape[1]
-    for atom in range(batch.atoms):
+    for atom in range(batch.n_atoms):
         assert (batch.edges[0][starts[atom] : starts[atom + 1]] == atom).all()
 
 
@@ -63,7 +64,7 @@ def test_edges_are_those_of_the_graphs(graphs, batch):
     start = 0
     expected = set()
     for graph in graphs:
-        places = batch.restore[start : start + len(graph.species)]
+        places = batch.file_order[start : start + len(graph.species)]
         start += len(graph.species)
         for (i, j), shift in zip(graph.edges.T.tolist(), graph.shifts.tolist(), strict=True):
             expected.add((places[i].item(), places[j].item(), *shift))
@@ -91,7 +92,7 @@ def test_reverse_edges_and_pairs(batch):
 
 def test_edge_vectors_are_within_the_cutoff(batch):
     receivers, senders = batch.edges
-    images = torch.einsum("ea,eab->eb", batch.shifts, batch.cell[batch.owner[receivers]])
+    images = torch.einsum("ea,eab->eb", batch.shifts, batch.cell[batch.structure_index[receivers]])
     distances = (batch.positions[senders] - batch.positions[receivers] + images).norm(dim=1)
     assert distances.max() < 4.0
     assert distances.min() > 0.5
@@ -111,7 +112,16 @@ def test_types_of_the_tensors(graphs):
     batch = collate(graphs, elements_count=4, dtype=torch.float32)
     for name in ("positions", "cell", "volume", "shifts"):
         assert getattr(batch, name).dtype == torch.float32
-    whole = ("species", "edges", "owner", "first_edge", "reverse", "pair", "pair_edges", "restore")
+    whole = (
+        "species",
+        "edges",
+        "structure_index",
+        "first_edge",
+        "reverse",
+        "pair",
+        "pair_edges",
+        "file_order",
+    )
     for name in whole:
         assert getattr(batch, name).dtype == torch.int64
 
@@ -125,7 +135,7 @@ def test_batch_of_isolated_atoms_has_no_edges():
     assert batch.pair_edges.shape == (2, 0)
     assert batch.first_edge.tolist() == [0, 0, 0]
     assert batch.species.tolist() == [1, 2]
-    assert batch.owner.tolist() == [1, 0]
+    assert batch.structure_index.tolist() == [1, 0]
     assert batch.species_counts == (0, 1, 1, 0)
 
 

@@ -28,10 +28,10 @@ def test_labels_follow_the_atoms_of_the_batch(dataset, frames):
     chosen = [3, 0, 4]
     batch, labels = dataset.batch(chosen, dtype=torch.float64)
     forces = np.concatenate([frames[index].forces for index in chosen])
-    np.testing.assert_array_equal(labels.forces[batch.restore].numpy(), forces)
+    np.testing.assert_array_equal(labels.forces[batch.file_order].numpy(), forces)
     numbers = np.concatenate([frames[index].numbers for index in chosen])
     elements = torch.tensor(dataset.elements)
-    np.testing.assert_array_equal(elements[batch.species][batch.restore].numpy(), numbers)
+    np.testing.assert_array_equal(elements[batch.species][batch.file_order].numpy(), numbers)
     assert labels.weight.tolist() == [1.0, 1.0, 2.0]
 
 
@@ -48,7 +48,7 @@ def test_missing_labels_are_nan(dataset, frames):
     assert labels.stress.isnan().all(dim=1).tolist() == [False, True, True]
     np.testing.assert_array_equal(labels.stress[0].numpy(), frames[1].stress)
     missing = labels.forces.isnan().all(dim=1)
-    assert torch.equal(missing, batch.owner == 2)
+    assert torch.equal(missing, batch.structure_index == 2)
 
 
 def test_statistics(dataset, frames):

@@ -47,7 +47,7 @@ def assert_same_graph(found: GraphBatch, atoms: Atoms) -> None:
     np.testing.assert_allclose(table(found), table(expected), atol=2e-8)
     assert torch.equal(found.first_edge, expected.first_edge)
     assert torch.equal(found.species, expected.species)
-    assert torch.equal(found.restore, expected.restore)
+    assert torch.equal(found.file_order, expected.file_order)
     assert found.species_counts == expected.species_counts
     torch.testing.assert_close(found.volume, expected.volume, equal_nan=True)
 

@@ -207,7 +207,7 @@ def test_ellipsoids_follow_the_recalibrated_errors() -> None:
         forces=Uncertain(torch.zeros(total, 3, dtype=torch.float64), unit, unit),
         stress=None,
         atomic_energy=torch.zeros(total, dtype=torch.float64),
-        owner=torch.arange(len(frames)).repeat_interleave(atoms),
+        structure_index=torch.arange(len(frames)).repeat_interleave(atoms),
     )
     calibrated = fit_calibration([(frames, raw)], method="isotonic").apply(raw)
     found = evaluate_predictions([(frames, calibrated)], frames, name="made")

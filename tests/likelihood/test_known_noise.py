@@ -76,7 +76,7 @@ def labelled(
     factors = np.linalg.cholesky(np.concatenate(covariances))
     forces_noise = np.einsum("nab,nb->na", factors, random.normal(size=(len(factors), 3)))
     in_file_order = torch.from_numpy(forces_noise).float()
-    order = torch.argsort(batch.restore)
+    order = torch.argsort(batch.file_order)
     return batch, Labels(
         energy=clean.energy.detach() + torch.from_numpy(energy_noise),
         forces=clean.forces.detach() + in_file_order[order],
@@ -102,7 +102,7 @@ def test_known_noise_is_learned_within_ten_percent() -> None:
     variances, covariances = zip(*map(true_noise, unseen), strict=True)
     energy_ratio = found.energy.detach().sqrt().numpy() / np.sqrt(variances)
     exact = np.concatenate(covariances)
-    error = np.linalg.norm(found.forces.detach()[batch.restore].numpy() - exact, axis=(1, 2))
+    error = np.linalg.norm(found.forces.detach()[batch.file_order].numpy() - exact, axis=(1, 2))
     relative = error / np.linalg.norm(exact, axis=(1, 2))
     assert abs(np.median(energy_ratio) - 1) < 0.05
     assert np.abs(energy_ratio - 1).mean() < 0.1

@@ -149,7 +149,7 @@ def test_missing_labels_do_not_count() -> None:
     outputs = evaluate(model, params, batch, stress=True)
     likelihood = gaussian(spec)
     forces = labels.forces.clone()
-    forces[batch.owner == 0] = torch.nan
+    forces[batch.structure_index == 0] = torch.nan
     energy = labels.energy.clone()
     energy[1] = torch.nan
     partial = replace(labels, forces=forces, energy=energy, stress=labels.stress * torch.nan)
@@ -208,7 +208,7 @@ def test_beta_weighs_by_the_variance_without_its_gradient() -> None:
     weighted = gaussian(spec, beta=1.0).loss(outputs, labels, batch).parts["energy"]
     assert outputs.energy_head is not None
     variance = torch.zeros(2, dtype=torch.float64).index_add(
-        0, batch.owner, outputs.energy_head.exp()
+        0, batch.structure_index, outputs.energy_head.exp()
     )
     error = outputs.energy - labels.energy
     terms = 2 * error.square() / variance + variance.log()
@@ -239,7 +239,7 @@ def _alone(model: Race, batch: GraphBatch, labels: Labels) -> list[tuple[GraphBa
     result = []
     for index, atoms in enumerate((3, 4)):
         graph = graph_of(model, random_frame((1, 8), atoms, seed=atoms, cell=CELL))
-        mine = batch.owner == index
+        mine = batch.structure_index == index
         result.append(
             (
                 graph,

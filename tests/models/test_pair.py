@@ -102,7 +102,7 @@ def test_is_linear_and_works_under_vmap_and_grad() -> None:
     torch.testing.assert_close(forces[1], alone.forces)
     torch.testing.assert_close(stress[1], alone.stress)
     gradient = torch.func.grad(lambda p: pair.energy(p, batch).energy[0])(members[0])["weights"]
-    features = pair.features(batch)[batch.owner == 0].sum(0)
+    features = pair.features(batch)[batch.structure_index == 0].sum(0)
     torch.testing.assert_close(gradient, features)
     torch.testing.assert_close(alone.energy[0], (features * members[1]["weights"]).sum())
 

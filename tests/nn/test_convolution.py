@@ -29,12 +29,12 @@ def pair_graph() -> GraphBatch:
         volume=torch.ones(1),
         edges=torch.tensor([[0, 1], [1, 0]]),
         shifts=torch.zeros(2, 3),
-        owner=torch.zeros(3, dtype=torch.int64),
+        structure_index=torch.zeros(3, dtype=torch.int64),
         first_edge=torch.tensor([0, 1, 2, 2]),
         reverse=torch.tensor([1, 0]),
         pair=torch.tensor([0, 0]),
         pair_edges=torch.tensor([[0], [1]]),
-        restore=torch.arange(3),
+        file_order=torch.arange(3),
         species_counts=(3,),
     )
 

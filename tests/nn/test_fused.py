@@ -54,12 +54,12 @@ def random_graph(atoms: int, pairs: int, seed: int) -> GraphBatch:
         volume=torch.ones(1),
         edges=torch.stack((receiver[order], sender[order])),
         shifts=torch.zeros(2 * pairs, 3),
-        owner=torch.zeros(atoms, dtype=torch.int64),
+        structure_index=torch.zeros(atoms, dtype=torch.int64),
         first_edge=first,
         reverse=place.roll(pairs)[order],
         pair=pair,
         pair_edges=pair_edges,
-        restore=torch.arange(atoms),
+        file_order=torch.arange(atoms),
         species_counts=(atoms,),
     )
 
@@ -71,10 +71,10 @@ def random_inputs(
     generator = torch.Generator().manual_seed(seed)
     pairs = batch.pair_edges.shape[1]
     shapes = (
-        (batch.atoms, plan.input_dim, channels),
+        (batch.n_atoms, plan.input_dim, channels),
         (pairs, plan.harmonics_dim),
         (pairs, len(plan.paths), channels),
-        (batch.atoms, plan.rows, channels),
+        (batch.n_atoms, plan.rows, channels),
     )
     x, y, r, g = (torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes)
     return x, y, r, g

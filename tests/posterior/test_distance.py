@@ -92,12 +92,12 @@ def labelled(
             spread = truth.spread(model, params, batch, outputs, forces=True, stress=stress)
             assert spread.forces is not None
             energy = float(spread.energy.sqrt())
-            forces = spread.forces.diagonal(dim1=-2, dim2=-1).sqrt()[batch.restore].numpy()
+            forces = spread.forces.diagonal(dim1=-2, dim2=-1).sqrt()[batch.file_order].numpy()
             if spread.stress is not None:
                 voigt = spread.stress[0].diagonal().sqrt().numpy()
         changes: dict[str, Any] = {
             "energy": float(outputs.energy) + energy * random.normal(),
-            "forces": outputs.forces[batch.restore].numpy()
+            "forces": outputs.forces[batch.file_order].numpy()
             + forces * random.normal(size=forces.shape),
         }
         if outputs.stress is not None:
@@ -241,5 +241,5 @@ def noisy(frame: Frame, model: Race, params: Params) -> Frame:
     return replace(
         frame,
         energy=float(outputs.energy) + float(own.energy.sqrt()) * float(normal[0, 0, 0]),
-        forces=forces[batch.restore].numpy(),
+        forces=forces[batch.file_order].numpy(),
     )

@@ -136,7 +136,7 @@ def problem(count: int, *, ess: float, weight_decay: float, atoms: int = 2) -> P
 
     def predict(weights: Tensor) -> Tensor:
         outputs = evaluate(MODEL, {"weights": weights}, batch)
-        return torch.cat([outputs.energy, outputs.forces[batch.restore].flatten()])
+        return torch.cat([outputs.energy, outputs.forces[batch.file_order].flatten()])
 
     units = torch.eye(6, dtype=torch.float64).reshape(6, 3, 2)
     design = torch.func.vmap(predict)(units).T

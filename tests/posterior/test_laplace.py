@@ -63,7 +63,7 @@ def noisy_frames(count: int = 12, *, model: LaplaceModel = PAIR) -> list[Frame]:
         outputs = evaluate(model, truth, batch)
         energy = float(outputs.energy[0]) + random.normal() * ENERGY_STD
         noise = random.normal(size=(4, 3)) * FORCES_STD
-        forces = outputs.forces[batch.restore].numpy() + noise
+        forces = outputs.forces[batch.file_order].numpy() + noise
         frames.append(replace(frame, energy=energy, forces=forces))
     return frames
 
@@ -150,7 +150,7 @@ def test_last_layer_predicts_what_regression_predicts(
     torch.testing.assert_close(
         spread.energy, (energy @ exact @ energy.T).diagonal(), rtol=1e-6, atol=0
     )
-    for atom in range(batch.atoms):
+    for atom in range(batch.n_atoms):
         rows = forces[3 * atom : 3 * atom + 3]
         assert spread.forces is not None
         torch.testing.assert_close(spread.forces[atom], rows @ exact @ rows.T, rtol=1e-6, atol=1e-9)

@@ -233,7 +233,7 @@ def noisy(count: int, *, start: int) -> list[Frame]:
         outputs = evaluate(NOISY, truth, batch)
         energy = float(outputs.energy[0]) + ENERGY_STD * atoms**0.5 * row[0]
         scatter = FORCES_STD * row[1 : 1 + 3 * atoms].reshape(atoms, 3)
-        forces = outputs.forces[batch.restore].numpy() + scatter
+        forces = outputs.forces[batch.file_order].numpy() + scatter
         frames.append(replace(frame, energy=energy, forces=forces))
     return frames
 
@@ -339,10 +339,10 @@ def test_derivatives_along_directions_are_those_of_the_features() -> None:
     slopes = feature_derivatives(model, params, batch, stress=True)
     assert slopes.stress is not None
     random = torch.Generator().manual_seed(0)
-    along = torch.randn(20, batch.atoms, 3, generator=random, dtype=torch.float64)
+    along = torch.randn(20, batch.n_atoms, 3, generator=random, dtype=torch.float64)
     each = torch.einsum("kni,dni->knd", along, slopes.forces)
     expected = torch.zeros(20, 2, each.shape[-1], dtype=torch.float64)
-    expected.index_add_(1, batch.owner, each)
+    expected.index_add_(1, batch.structure_index, each)
     torch.testing.assert_close(projected_derivatives(model, params, batch, along), expected)
     along = torch.randn(3, 2, 6, generator=random, dtype=torch.float64)
     found = projected_derivatives(model, params, batch, along, stress=True)

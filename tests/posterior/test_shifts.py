@@ -27,7 +27,7 @@ from bayrace.posterior.gaussian.low_rank import Collector, Swag
 from bayrace.posterior.ivon import Ivon
 from bayrace.posterior.shifts import SEED, Shifts, with_shifts
 from bayrace.potential.potential import Potential
-from bayrace.predict.predict import predict
+from bayrace.predict.predict import Predictive, predict
 from bayrace.simulate.bias import energy_spread
 from bayrace.testing.examples import EXAMPLES
 from bayrace.testing.structures import random_frame, small_spec
@@ -131,7 +131,8 @@ def test_predictions_have_shifted_energies_and_the_same_forces(kind: str, tmp_pa
     moved = samples.mean(0)[(numbers == 8).long()]
     torch.testing.assert_close(found.atomic_energy, without.atomic_energy + moved)
     torch.testing.assert_close(
-        found.energy.mean, torch.zeros(2).double().index_add(0, found.owner, found.atomic_energy)
+        found.energy.mean,
+        torch.zeros(2).double().index_add(0, found.structure_index, found.atomic_energy),
     )
     assert torch.equal(found.forces.mean, without.forces.mean)
     assert torch.equal(found.forces.epistemic, without.forces.epistemic)
@@ -156,11 +157,13 @@ def members_energies(potential: Potential, frames: list[Frame]) -> Tensor:
     return torch.stack(
         [
             predict(
-                potential.model,
-                {name: value[m : m + 1] for name, value in potential.members.items()},
+                Predictive(
+                    potential.model,
+                    {name: value[m : m + 1] for name, value in potential.members.items()},
+                    origins[m],
+                    potential.lambdas,
+                ),
                 batch,
-                references=origins[m],
-                lambdas=potential.lambdas,
                 uncertainty="none",
             ).energy.mean
             for m in range(potential.posterior.samples)

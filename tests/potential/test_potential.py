@@ -156,7 +156,7 @@ def test_predict_takes_atoms_frames_and_sequences(make_potential: Make) -> None:
     molecules = [molecule("H2O"), molecule("CH4"), bulk("C")]
     several = potential.predict(molecules, stress=True)
     assert several.energy.mean.shape == (3,)
-    assert several.owner.tolist() == [0] * 3 + [1] * 5 + [2] * 2
+    assert several.structure_index.tolist() == [0] * 3 + [1] * 5 + [2] * 2
     assert several.stress is not None
     assert several.stress.mean[:2].isnan().all()
     single = potential.predict(molecules[1])

@@ -55,14 +55,14 @@ def one_member(potential: Potential, params: Params, frame: Frame) -> dict[str, 
     assert outputs.stress is not None
     means = {
         "energy": outputs.energy.numpy()[:, None] + zero,
-        "forces": outputs.forces.numpy()[batch.restore],
+        "forces": outputs.forces.numpy()[batch.file_order],
         "stress": outputs.stress.numpy(),
     }
     quiet = {name: np.zeros((*value.shape, value.shape[1])) for name, value in means.items()}
     if spread.energy is not None:
         quiet["energy"] = spread.energy.numpy()[:, None, None]
     if spread.forces is not None:
-        quiet["forces"] = spread.forces.numpy()[batch.restore]
+        quiet["forces"] = spread.forces.numpy()[batch.file_order]
     if spread.stress is not None:
         quiet["stress"] = spread.stress.numpy()
     return {"mean": means, "noise": quiet}

@@ -47,8 +47,8 @@ def test_parts_add_up_to_the_whole(pbc: tuple[bool, bool, bool]) -> None:
         torch.testing.assert_close(
             getattr(found, name), value, rtol=1e-9, atol=1e-9, equal_nan=True, msg=name
         )
-    blocks = list(parts._blocks(parts._wrapped(batch), batch.atoms // 8))
-    assert torch.cat(blocks).sort().values.tolist() == list(range(batch.atoms))
+    blocks = list(parts._blocks(parts._wrapped(batch), batch.n_atoms // 8))
+    assert torch.cat(blocks).sort().values.tolist() == list(range(batch.n_atoms))
     part, _ = parts._part(batch, blocks[0], model.hops)
     assert part.reverse.shape[0] < 0.7 * batch.reverse.shape[0]  # so that there were parts
 

@@ -24,7 +24,7 @@ from bayrace.posterior import laplace
 from bayrace.posterior.laplace import LaplaceOptions
 from bayrace.potential.potential import Potential
 from bayrace.predict.moments import concatenate, with_label_noise
-from bayrace.predict.predict import predict, predict_frames, reference_tensor
+from bayrace.predict.predict import Predictive, predict, predict_frames, reference_tensor
 
 Make = Callable[..., Potential]
 
@@ -48,18 +48,20 @@ def batch_of(potential: Potential, frames: list[Frame]) -> GraphBatch:
 
 
 def run(potential: Potential, frames: list[Frame], **keywords: Any) -> Prediction:
-    return predict(
-        potential.model,
-        potential.members,
-        batch_of(potential, frames),
-        references=potential.references,
-        lambdas=potential.lambdas,
-        **keywords,
-    )
+    return predict(source_of(potential), batch_of(potential, frames), **keywords)
+
+
+def source_of(potential: Potential, **changes: Any) -> Predictive:
+    """With the members as they are drawn, not folded, and without a closed form."""
+    known = {"members": potential.members, "references": potential.references, "closed": None}
+    return replace(potential.predictive, **{**known, **changes})
 
 
 def tensors(prediction: Prediction) -> dict[str, torch.Tensor]:
-    found = {"atomic_energy": prediction.atomic_energy, "owner": prediction.owner}
+    found = {
+        "atomic_energy": prediction.atomic_energy,
+        "structure_index": prediction.structure_index,
+    }
     for name in ("energy", "forces", "stress"):
         value = getattr(prediction, name)
         if value is not None:
@@ -99,13 +101,13 @@ def test_mixture_moments_by_hand(make_potential: Make, chunk_size: int | None) -
         found.energy.aleatoric, torch.stack([s.energy for s in spreads]).mean(0)
     )
 
-    forces = torch.stack([o.forces for o in outputs])[:, batch.restore]
+    forces = torch.stack([o.forces for o in outputs])[:, batch.file_order]
     torch.testing.assert_close(found.forces.mean, forces.mean(0))
     for atom in (0, 5, 12):
         covariance = np.cov(forces[:, atom].T.numpy(), bias=True)
         np.testing.assert_allclose(found.forces.epistemic[atom], covariance, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(
-        found.forces.aleatoric, torch.stack([s.forces for s in spreads]).mean(0)[batch.restore]
+        found.forces.aleatoric, torch.stack([s.forces for s in spreads]).mean(0)[batch.file_order]
     )
 
     assert found.stress is not None
@@ -123,7 +125,7 @@ def test_order_is_that_of_the_files(make_potential: Make) -> None:
     potential = make_potential(seeds=(0, 1))
     frames = frames_of(structures())
     together = run(potential, frames, stress=True)
-    assert together.owner.tolist() == [s for s, f in enumerate(frames) for _ in f.numbers]
+    assert together.structure_index.tolist() == [s for s, f in enumerate(frames) for _ in f.numbers]
     alone = [run(potential, [frame], stress=True) for frame in frames]
     assert_same(together, concatenate(alone))
     permuted = frames_of([structures()[0][::-1]])
@@ -160,13 +162,8 @@ def test_energy_sums_are_float64(make_potential: Make) -> None:
     single, double = make_potential(dtype=torch.float32), make_potential()
 
     def energy(potential: Potential, references: dict[int, float]) -> torch.Tensor:
-        return predict(
-            potential.model,
-            potential.members,
-            batch_of(potential, frames),
-            references=references,
-            lambdas=potential.lambdas,
-        ).energy.mean
+        source = source_of(potential, references=references)
+        return predict(source, batch_of(potential, frames)).energy.mean
 
     zero = dict.fromkeys(heavy, 0.0)
     sums = [sum(heavy[int(z)] for z in frame.numbers) for frame in frames]
@@ -179,7 +176,9 @@ def test_energy_sums_are_float64(make_potential: Make) -> None:
 
 def test_atomic_energies_sum_to_the_energy(make_potential: Make) -> None:
     found = run(make_potential(seeds=(0, 1)), frames_of(structures()))
-    total = torch.zeros(4, dtype=torch.float64).index_add(0, found.owner, found.atomic_energy)
+    total = torch.zeros(4, dtype=torch.float64).index_add(
+        0, found.structure_index, found.atomic_energy
+    )
     torch.testing.assert_close(total, found.energy.mean)
 
 
@@ -188,11 +187,8 @@ def test_streaming_equals_one_batch(make_potential: Make) -> None:
     frames = frames_of(structures() * 3)
     seen: list[int] = []
     stream = predict_frames(
-        potential.model,
-        potential.members,
+        source_of(potential),
         iter(frames),
-        references=potential.references,
-        lambdas=potential.lambdas,
         stress=True,
         edge_budget=600,
         progress=seen.append,
@@ -272,14 +268,8 @@ def test_closed_forms_replace_the_epistemic_part(make_potential: Make) -> None:
     torch.testing.assert_close(found.energy.mean, potential.predict(frames).energy.mean)
     torch.testing.assert_close(found.energy.aleatoric, torch.full((4,), 0.09, dtype=torch.float64))
     members = posterior.draw(4000, seed=1)
-    drawn = predict(
-        fitted.model,
-        members,
-        batch_of(potential, frames),
-        references=potential.references,
-        lambdas=potential.lambdas,
-        chunk_size=200,
-    )
+    source = source_of(fitted, members=members)
+    drawn = predict(source, batch_of(potential, frames), chunk_size=200)
     error = 5 * (2 / 4000) ** 0.5  # standard errors of a variance
     ratio = drawn.energy.epistemic / found.energy.epistemic
     assert (ratio - 1).abs().max() < error

@@ -58,7 +58,7 @@ def moments(energies, variances, forces, covariances):
         ),
         stress=None,
         atomic_energy=energies.mean()[None],
-        owner=torch.zeros(1, dtype=torch.int64),
+        structure_index=torch.zeros(1, dtype=torch.int64),
     )
 
 

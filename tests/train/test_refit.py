@@ -40,7 +40,7 @@ def frames(model: Any, params: Params, count: int, *, start: int = 0) -> list[Fr
         data = dataset(model, [replace(frame, energy=0.0, forces=np.zeros((5, 3)))])
         batch, _ = data.batch([0], dtype=torch.float64)
         outputs = evaluate(model, params, batch)
-        forces = outputs.forces[batch.restore].detach().numpy()
+        forces = outputs.forces[batch.file_order].detach().numpy()
         found.append(
             replace(
                 frame,

@@ -55,7 +55,7 @@ def write(
         outputs = evaluate(model, params, batch)
         energy = float(outputs.energy[0]) + sum(zero[z] for z in atoms.numbers)
         energy += error * len(atoms) * random.normal()
-        forces = outputs.forces[batch.restore].double().numpy()
+        forces = outputs.forces[batch.file_order].double().numpy()
         forces = forces + error * random.normal(size=forces.shape)
         atoms.calc = SinglePointCalculator(atoms, energy=energy, forces=forces)
         images.append(atoms)

@@ -36,7 +36,9 @@ def register(app: typer.Typer) -> None:
 
 
 def active(
-    source: Annotated[Path, typer.Argument(help="A YAML file; see the example.")],
+    source: Annotated[
+        Path, typer.Argument(help="Configuration of the loop, a YAML file; see the example.")
+    ],
     override: Override = None,
     old: OldOverride = None,
     overwrite: Annotated[

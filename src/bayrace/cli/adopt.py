@@ -43,7 +43,9 @@ def adopt(
             "others where those are neighbours in time."
         ),
     ] = None,
-    posterior: Annotated[str, typer.Option(help="distance or llpr.")] = "distance",
+    posterior: Annotated[
+        str, typer.Option(help="Posterior to fit: distance or llpr.")
+    ] = "distance",
     shift: Annotated[
         str,
         typer.Option(
@@ -51,7 +53,7 @@ def adopt(
             "none, or auto, which fits them where they explain most of the error."
         ),
     ] = "auto",
-    seed: Annotated[int, typer.Option(min=0, help="Of the splits.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the splits.")] = 0,
     change: Annotated[
         list[str] | None,
         typer.Option(

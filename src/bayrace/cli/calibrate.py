@@ -44,7 +44,9 @@ def calibrate(
         list[str] | None,
         typer.Argument(help="Labelled files; default: the validation set of the training run."),
     ] = None,
-    method: Annotated[str, typer.Option(help="How σ is changed.")] = "scale",
+    method: Annotated[
+        str, typer.Option(help="How σ is changed to agree with the errors.")
+    ] = "scale",
     argument: Arguments = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Default: MODEL-calibrated.bayrace.")

@@ -40,7 +40,9 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("demo-output"),
+    output: Annotated[Path, typer.Option(help="Folder for all files of the demo.")] = Path(
+        "demo-output"
+    ),
     max_time: Annotated[str, typer.Option(help="Time for training.")] = "3m",
     steps: Annotated[int, typer.Option(min=10, help="Steps of 0.5 fs of dynamics.")] = 2000,
     debug: Debug = False,

@@ -24,7 +24,8 @@ def export(
         Literal["metatomic"], typer.Option(help="metatomic: TorchScript, runs without bayrace.")
     ] = "metatomic",
     dtype: Annotated[
-        Literal["float32", "float64"] | None, typer.Option(help="Default: as trained.")
+        Literal["float32", "float64"] | None,
+        typer.Option(help="Precision of the model; default: that of the training."),
     ] = None,
     overwrite: Overwrite = False,
     debug: Debug = False,

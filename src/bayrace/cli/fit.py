@@ -20,13 +20,17 @@ def register(app: typer.Typer) -> None:
 
 def fit(
     model: ModelFile,
-    posterior: Annotated[str, typer.Option(help="A name below, such as llpr.")],
+    posterior: Annotated[
+        str, typer.Option(help="Posterior to fit, one of those below, such as llpr.")
+    ],
     output: Annotated[
         Path | None, typer.Option(help="File to write; default: model-POSTERIOR.bayrace beside it.")
     ] = None,
     override: Override = None,
     old: OldOverride = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue swag or ivon.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a training of swag or ivon.")
+    ] = False,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:

@@ -35,7 +35,9 @@ def hop(
             "trajectory, with momenta."
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of results; continued.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of results; what it lacks is run.")
+    ],
     diabatic: Annotated[bool, typer.Option(help="Three potentials: E_PPS, E_OSS, Δ².")] = False,
     method: Annotated[
         Literal["fssh", "shxf", "landau-zener"] | None,
@@ -44,33 +46,44 @@ def hop(
             "default: shxf with --diabatic, else landau-zener."
         ),
     ] = None,
-    state: Annotated[int, typer.Option(min=0, help="Where all begin; 0 is the lowest.")] = 1,
-    trajectories: Annotated[int, typer.Option(min=1, help="How many.")] = 100,
-    time: Annotated[float, typer.Option(help="Of each trajectory, fs.")] = 100.0,
-    timestep: Annotated[float, typer.Option(help="Of the nuclei, fs.")] = 0.25,
-    substeps: Annotated[int, typer.Option(min=1, help="Of the amplitudes in a timestep.")] = 20,
+    state: Annotated[
+        int, typer.Option(min=0, help="State that all trajectories begin in; 0 is the lowest.")
+    ] = 1,
+    trajectories: Annotated[int, typer.Option(min=1, help="Number of trajectories.")] = 100,
+    time: Annotated[float, typer.Option(help="Length of each trajectory, fs.")] = 100.0,
+    timestep: Annotated[float, typer.Option(help="Time step of the nuclei, fs.")] = 0.25,
+    substeps: Annotated[
+        int, typer.Option(min=1, help="Steps of the amplitudes in one of the nuclei.")
+    ] = 20,
     decoherence: Annotated[
-        Literal["energy", "none"], typer.Option(help="fssh: by the energy gap, or none.")
+        Literal["energy", "none"],
+        typer.Option(help="fssh: decoherence by the energy gap, or none."),
     ] = "energy",
     width: Annotated[float, typer.Option(help="shxf: width of wave packets, Å.")] = 0.053,
     frustrated: Annotated[
         Literal["keep", "reverse"],
         typer.Option(help="Velocity along the coupling where a hop lacks energy."),
     ] = "keep",
-    temperature: Annotated[float, typer.Option(help="K, of vibrations; 0: ground state.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of the vibrations, K; 0: ground state.")
+    ] = 0.0,
     max_force_error: MaxForceError = 1.0,
     probability: Annotated[
         float, typer.Option(help="Stop a trajectory where P(larger force error) exceeds this.")
     ] = 0.5,
-    rule: Annotated[bool, typer.Option("--rule/--no-rule", help="Use the stop rule.")] = True,
-    max_drift: Annotated[float, typer.Option(help="Stop at this drift of energy, eV.")] = 0.5,
+    rule: Annotated[
+        bool, typer.Option("--rule/--no-rule", help="Whether uncertain forces stop a trajectory.")
+    ] = True,
+    max_drift: Annotated[
+        float, typer.Option(help="Stop a trajectory at this drift of its energy, eV.")
+    ] = 0.5,
     dihedral: Annotated[
         str | None, typer.Option(help="Four atoms, counted from 0, as 2,0,1,4: a figure of it.")
     ] = None,
-    every: Annotated[int, typer.Option(min=1, help="Timesteps between records.")] = 2,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    every: Annotated[int, typer.Option(min=1, help="Time steps between records.")] = 2,
+    workers: Annotated[int, typer.Option(min=1, help="Processes side by side.")] = 1,
     group: Annotated[int, typer.Option(min=1, help="Trajectories that move as a batch.")] = 25,
-    seed: Annotated[int, typer.Option(min=0, help="Of starts and hops.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of starts and hops.")] = 0,
     debug: Debug = False,
 ) -> None:
     """Let a swarm of trajectories hop between electronic states, and count who is where.

@@ -35,15 +35,23 @@ def label(
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
     argument: Arguments = None,
-    workers: Annotated[int, typer.Option(min=1, help="Calculations at a time.")] = 1,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Calculations at a time, on this machine.")
+    ] = 1,
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a dask scheduler; default: this machine.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of each calculation.")] = 1,
-    retries: Annotated[int, typer.Option(min=0, help="Calls after a failed one.")] = 2,
-    timeout: Annotated[str | None, typer.Option(help="Of one calculation: 90, 30m, 2h.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of each calculation.")] = 1,
+    retries: Annotated[
+        int, typer.Option(min=0, help="Further calls for a structure whose calculation failed.")
+    ] = 2,
+    timeout: Annotated[
+        str | None, typer.Option(help="Longest time of a calculation: 90 (seconds), 30m, 2h.")
+    ] = None,
     max_force: Annotated[float, typer.Option(help="A larger force is a failure, eV/Å.")] = 100.0,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run was ended.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where an earlier labelling ended.")
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Label structures with a reference method; labels in the input are replaced.

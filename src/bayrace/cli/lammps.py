@@ -12,7 +12,11 @@ from bayrace.cli.rules import (
     Action,
     GapLimit,
     MaxForceError,
+    Pressure,
+    PressureRelaxation,
     Probability,
+    Timestep,
+    UncertaintyEvery,
     make_rule,
     read_one,
     refuse_full,
@@ -29,19 +33,26 @@ def lammps(
     start: Annotated[str, typer.Argument(help="A structure; of several, file.xyz@5.")],
     steps: Annotated[int, typer.Option(min=1, help="Steps of dynamics or minimisation.")] = 1000,
     ensemble: Annotated[
-        Literal["nve", "nvt", "npt", "minimise"], typer.Option(help="What LAMMPS does.")
+        Literal["nve", "nvt", "npt", "minimise"],
+        typer.Option(help="Thermodynamic ensemble, or a minimisation."),
     ] = "nvt",
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder to write the input to.")
     ] = Path("lammps"),
     temperature: Annotated[float, typer.Option(help="Temperature, K.")] = 300.0,
-    timestep: Annotated[float, typer.Option(help="Time step, fs.")] = 0.5,
-    relaxation: Annotated[float, typer.Option(help="nvt, npt: of the temperature, fs.")] = 100.0,
-    pressure: Annotated[float, typer.Option(help="npt: GPa.")] = 0.0,
-    pressure_relaxation: Annotated[float, typer.Option(help="npt: of the pressure, fs.")] = 1000.0,
-    max_force: Annotated[float, typer.Option(help="minimise: done below this, eV/Å.")] = 0.001,
-    every: Annotated[int, typer.Option(min=1, help="Steps between frames and lines.")] = 10,
-    uncertainty_every: Annotated[int, typer.Option(min=1, help="Steps between looks at σ.")] = 1,
+    timestep: Timestep = 0.5,
+    relaxation: Annotated[
+        float, typer.Option(help="nvt, npt: relaxation time of the temperature, fs.")
+    ] = 100.0,
+    pressure: Pressure = 0.0,
+    pressure_relaxation: PressureRelaxation = 1000.0,
+    max_force: Annotated[
+        float, typer.Option(help="minimise: done when no force is larger, eV/Å.")
+    ] = 0.001,
+    every: Annotated[
+        int, typer.Option(min=1, help="Steps between frames of the dump and lines of the log.")
+    ] = 10,
+    uncertainty_every: UncertaintyEvery = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the velocities.")] = 0,
     max_force_error: MaxForceError = 0.5,
     probability: Probability = 0.05,

@@ -12,7 +12,16 @@ import typer
 from rich.console import Console
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
-from bayrace.cli.rules import GapLimit, MaxForceError, Probability, make_rule
+from bayrace.cli.rules import (
+    GapLimit,
+    MaxForceError,
+    Pressure,
+    PressureRelaxation,
+    Probability,
+    Timestep,
+    UncertaintyEvery,
+    make_rule,
+)
 from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
@@ -39,7 +48,7 @@ def md(
     ensemble: Annotated[
         Literal["nve", "nvt", "npt"], typer.Option(help="Thermodynamic ensemble.")
     ] = "nvt",
-    timestep: Annotated[float, typer.Option(help="Time step, fs.")] = 0.5,
+    timestep: Timestep = 0.5,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Trajectory: .traj (ASE) or .xyz.")
     ] = Path("md.traj"),
@@ -58,9 +67,7 @@ def md(
         typer.Option(help="Stop rule: an error on any atom, or on the worst alone."),
     ] = "any",
     gap: GapLimit = "auto",
-    uncertainty_every: Annotated[
-        int, typer.Option(min=1, help="Steps between evaluations of σ.")
-    ] = 1,
+    uncertainty_every: UncertaintyEvery = 1,
     thermostat: Annotated[
         Literal["langevin", "bussi"], typer.Option(help="nvt: thermostat.")
     ] = "langevin",
@@ -69,10 +76,8 @@ def md(
         float, typer.Option(help="bussi, npt: relaxation time of the temperature, fs.")
     ] = 100.0,
     barostat: Annotated[Literal["mtk", "berendsen"], typer.Option(help="npt: barostat.")] = "mtk",
-    pressure: Annotated[float, typer.Option(help="npt: pressure, GPa.")] = 0.0,
-    pressure_relaxation: Annotated[
-        float, typer.Option(help="npt: relaxation time of the pressure, fs.")
-    ] = 1000.0,
+    pressure: Pressure = 0.0,
+    pressure_relaxation: PressureRelaxation = 1000.0,
     compressibility: Annotated[
         float, typer.Option(help="berendsen: compressibility, 1/GPa.")
     ] = 0.5,
@@ -84,9 +89,9 @@ def md(
     """Run molecular dynamics, and stop where the forces can no longer be trusted.
 
     The rule: stop when P(|force error on any atom| > --max-force-error) > --probability, by the
-    calibrated uncertainty. The
-    frame that broke it is the last of the trajectory, and the exit code is 3. It also stops where
-    two atoms come to a distance that the training data lack; --gap says how far off is too far.
+    calibrated uncertainty. The frame that broke it is the last of the trajectory, and the exit code
+    is 3. It also stops where two atoms come to a distance that the training data lack; --gap says
+    how far off is too far.
 
     \b
     Examples:

@@ -86,7 +86,10 @@ def properties(
     model: ModelFile,
     structure: Annotated[str, typer.Argument(help="A crystal or a molecule; file.xyz@5.")],
     what: Annotated[
-        str, typer.Option(help="Of eos, elastic, phonons (crystals) and vibrations (molecules).")
+        str,
+        typer.Option(
+            help="What to compute: eos, elastic, phonons (crystals), vibrations (molecules)."
+        ),
     ] = "eos,elastic",
     supercell: Annotated[
         str, typer.Option(help="phonons: repetitions of the cell in which atoms are displaced.")

@@ -33,7 +33,9 @@ def register(app: typer.Typer) -> None:
 
 
 def replay(
-    source: Annotated[Path, typer.Argument(help="A YAML file; see the example.")],
+    source: Annotated[
+        Path, typer.Argument(help="Configuration of the replay, a YAML file; see the example.")
+    ],
     override: Override = None,
     old: OldOverride = None,
     overwrite: Annotated[

@@ -45,8 +45,12 @@ def report(
         list[str] | None,
         typer.Option(help="The same, of structures the potential should not know; repeatable."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="Of the page; default: where MODEL is.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML page to write.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[
+        str | None, typer.Option(help="Title of the page; default: where MODEL is.")
+    ] = None,
     edge_budget: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,

@@ -1,4 +1,4 @@
-"""The stop rule as options of the commands that run other simulation codes."""
+"""The stop rule, and other options that commands for simulations share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from bayrace.potential.potential import Potential
     from bayrace.simulate.stop import StopRule
 
+Timestep = Annotated[float, typer.Option(help="Time step, fs.")]
+Pressure = Annotated[float, typer.Option(help="npt: pressure, GPa.")]
+PressureRelaxation = Annotated[
+    float, typer.Option(help="npt: relaxation time of the pressure, fs.")
+]
+UncertaintyEvery = Annotated[int, typer.Option(min=1, help="Steps between evaluations of σ.")]
 MaxForceError = Annotated[
     float, typer.Option(help="Stop rule: largest force error that is allowed on an atom, eV/Å.")
 ]

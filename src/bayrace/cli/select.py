@@ -61,7 +61,7 @@ def select(
         float | None,
         typer.Option(min=0, help="Least distance of chosen structures: Å, or σ of features."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of random choices.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     overwrite: Overwrite = False,
     edge_budget: EdgeBudget = 20_000,
     device: Device = "auto",

@@ -65,7 +65,8 @@ class SelectBase(Section):
     """What acquisitions share, and the options of those that have some, under their names."""
 
     over_atoms: Literal["mean", "max", "sum"] = Field(
-        default="mean", description="Over the atoms of a structure, in BALD and variance of forces."
+        default="mean",
+        description="How BALD and variance of forces are taken over the atoms of a structure.",
     )
     min_distance: Annotated[float, Field(ge=0)] | None = Field(
         default=None,
@@ -115,14 +116,15 @@ class ReplayConfig(Section):
             "bald-ef",
             "diverse",
         ),
-        description="What to compare.",
+        description="Acquisitions to compare.",
     )
     budgets: _Seeds = Field(
         default=(5, 10, 20),
         description="Structures chosen from each pool; 0: none, only the training goes on.",
     )
     seeds: _Seeds = Field(
-        default=(0, 1, 2), description="Of the test sets, of random choices and of the training."
+        default=(0, 1, 2),
+        description="Seeds of the test sets, of random choices and of the training.",
     )
     select: SelectConfig = Field(default=SelectConfig(), description="What acquisitions share.")
     tune: TuneConfig = Field(default=TuneConfig(), description="How members learn.")

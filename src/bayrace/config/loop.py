@@ -41,7 +41,7 @@ class ExploreBase(Section):
         default=None, description="Structures to start from; null: those of the training."
     )
     structures: Annotated[int, Field(ge=1)] | None = Field(
-        default=4, description="Of them, drawn at random in every round; null: all."
+        default=4, description="Starts drawn at random in every round; null: all of them."
     )
     restart_fraction: float = Field(
         default=0.0,
@@ -119,7 +119,9 @@ class StopConfig(Section):
         description="RMSE of forces, eV/Å: of the worst test set; without one, of the newest "
         "labels before they are trained on.",
     )
-    rounds: Annotated[int, Field(ge=0)] | None = Field(default=10, description="Most rounds.")
+    rounds: Annotated[int, Field(ge=0)] | None = Field(
+        default=10, description="Largest number of rounds."
+    )
     uncertain: Annotated[float, Field(ge=0, lt=1)] | None = Field(
         default=0.0,
         description="Part of the runs that met an uncertain structure: no more than this.",
@@ -147,7 +149,7 @@ class LoopConfig(Section):
     seed: int = Field(default=0, ge=0, description="Seed of everything that is random.")
     output: str = Field(default="runs/active", min_length=1, description="Folder of the loop.")
     potential: Annotated[str, Field(min_length=1)] | None = Field(
-        default=None, description="To start from; null: one is trained first."
+        default=None, description="Potential to start from; null: one is trained first."
     )
     data: DataConfig | None = Field(default=None, description="Labelled structures to start from.")
     model: ModelConfig = Field(

@@ -77,7 +77,7 @@ class SearchConfig(Section):
         default=None,
         description="Database of the trials, any that optuna takes; null: study.db in the output.",
     )
-    seed: int = Field(default=0, ge=0, description="Of the choice of points.")
+    seed: int = Field(default=0, ge=0, description="Seed of the choice of points.")
 
     @model_validator(mode="after")
     def _grid_of_lists(self) -> SearchConfig:

@@ -17,7 +17,7 @@ class GraphBatch:
     """Several structures as one graph.
 
     Two invariants make the kernels fast, and `bayrace.data.batch.collate` establishes both:
-    atoms are sorted by species, and edges are sorted by receiver. `restore` undoes the first.
+    atoms are sorted by species, and edges are sorted by receiver. `file_order` undoes the first.
     """
 
     species: Tensor  # (N,) int64, index into the model's elements, ascending
@@ -26,27 +26,27 @@ class GraphBatch:
     volume: Tensor  # (S,) Å³; nan where the structure is not periodic in all three directions
     edges: Tensor  # (2, E) int64, receiver i and sender j; sorted by receiver
     shifts: Tensor  # (E, 3) whole cells: r_ij = x_j - x_i + shift @ cell
-    owner: Tensor  # (N,) int64, structure of each atom
+    structure_index: Tensor  # (N,) int64, structure of each atom
     first_edge: Tensor  # (N + 1,) int64, edges of receiver n are first_edge[n] : first_edge[n + 1]
     reverse: Tensor  # (E,) int64, index of the edge j -> i with the opposite shift
     pair: Tensor  # (E,) int64, undirected pair of each edge, in 0..P-1
     pair_edges: Tensor  # (2, P) int64, the two edges of each pair
-    restore: Tensor  # (N,) int64, value_of_batch[restore] is in the order of the input files
+    file_order: Tensor  # (N,) int64, value_of_batch[file_order] is in the order of the input files
     species_counts: tuple[int, ...]  # atoms of each element in the batch, length Z
 
     @property
-    def structures(self) -> int:
+    def n_structures(self) -> int:
         """Their number, S."""
         return self.cell.shape[0]
 
     @property
-    def atoms(self) -> int:
+    def n_atoms(self) -> int:
         """Their number over all structures, N."""
         return self.species.shape[0]
 
     def atom_counts(self) -> Tensor:
         """Atoms of each structure, (S,) int64."""
-        return torch.bincount(self.owner, minlength=self.structures)
+        return torch.bincount(self.structure_index, minlength=self.n_structures)
 
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -58,4 +58,13 @@ class GraphBatch:
 
 
 _REAL = ("positions", "cell", "volume", "shifts")
-_WHOLE = ("species", "edges", "owner", "first_edge", "reverse", "pair", "pair_edges", "restore")
+_WHOLE = (
+    "species",
+    "edges",
+    "structure_index",
+    "first_edge",
+    "reverse",
+    "pair",
+    "pair_edges",
+    "file_order",
+)

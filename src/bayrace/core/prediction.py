@@ -120,7 +120,7 @@ class Prediction:
     forces: Uncertain  # (N, 3) eV/Å, covariances (N, 3, 3)
     stress: Uncertain | None  # (S, 6) eV/Å³, covariances (S, 6, 6)
     atomic_energy: Tensor  # (N,) eV, references included
-    owner: Tensor  # (N,) structure of each atom
+    structure_index: Tensor  # (N,) structure of each atom
     atomic_epistemic: Tensor | None = None
     """(N,) eV²: how little the energy of each atom is fixed by the training data (local prediction
     rigidity). Energies of atoms are correlated: these do not add up to the variance of the energy.

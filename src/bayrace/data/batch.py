@@ -82,12 +82,12 @@ def collate(
         volume=torch.stack([graph.volume for graph in graphs]).to(dtype),
         edges=edges,
         shifts=torch.cat([graph.shifts for graph in graphs])[edge_order].to(dtype),
-        owner=torch.repeat_interleave(atom_counts)[order],
+        structure_index=torch.repeat_interleave(atom_counts)[order],
         first_edge=first_edge,
         reverse=reverse,
         pair=pair,
         pair_edges=pair_edges,
-        restore=rank,
+        file_order=rank,
         species_counts=tuple(torch.bincount(species, minlength=elements_count).tolist()),
     )
     return batch if torch.device(device).type == "cpu" else batch.to(device=device)
@@ -102,12 +102,12 @@ def repeated(batch: GraphBatch, times: int, *, edges: bool = True) -> GraphBatch
     count = batch.reverse.shape[0]
     sizes = {
         "species": len(batch.species_counts),
-        "owner": batch.structures,
-        "restore": batch.atoms,
+        "structure_index": batch.n_structures,
+        "file_order": batch.n_atoms,
     }
     if edges:
         sizes |= {
-            "edges": batch.atoms,
+            "edges": batch.n_atoms,
             "reverse": count,
             "pair": batch.pair_edges.shape[1],
             "pair_edges": count,
@@ -135,18 +135,18 @@ def repeated(batch: GraphBatch, times: int, *, edges: bool = True) -> GraphBatch
 
 def batch_order(batch: GraphBatch) -> Tensor:
     """Return (N,): values_in_file_order[batch_order(batch)] is in the batch's atom order."""
-    return _inverse(batch.restore)
+    return _inverse(batch.file_order)
 
 
 def separate(batch: GraphBatch) -> Iterator[tuple[GraphBatch, Tensor]]:
     """Each structure of a batch as a batch of its own, with the places (n,) of its atoms."""
-    structure_of_edge = batch.owner[batch.edges[0]]
+    structure_of_edge = batch.structure_index[batch.edges[0]]
     degree = batch.first_edge.diff()
-    for structure in range(batch.structures):
-        atoms = (batch.owner == structure).nonzero().squeeze(1)
+    for structure in range(batch.n_structures):
+        atoms = (batch.structure_index == structure).nonzero().squeeze(1)
         edges = (structure_of_edge == structure).nonzero().squeeze(1)
         pairs = (structure_of_edge[batch.pair_edges[0]] == structure).nonzero().squeeze(1)
-        rank = _places(atoms, batch.atoms)
+        rank = _places(atoms, batch.n_atoms)
         edge_rank = _places(edges, len(structure_of_edge))
         counts = torch.bincount(batch.species[atoms], minlength=len(batch.species_counts))
         yield (
@@ -157,12 +157,14 @@ def separate(batch: GraphBatch) -> Iterator[tuple[GraphBatch, Tensor]]:
                 volume=batch.volume[structure : structure + 1],
                 edges=rank[batch.edges[:, edges]],
                 shifts=batch.shifts[edges],
-                owner=torch.zeros_like(atoms),
+                structure_index=torch.zeros_like(atoms),
                 first_edge=torch.nn.functional.pad(degree[atoms].cumsum(0), (1, 0)),
                 reverse=edge_rank[batch.reverse[edges]],
                 pair=_places(pairs, batch.pair_edges.shape[1])[batch.pair[edges]],
                 pair_edges=edge_rank[batch.pair_edges[:, pairs]],
-                restore=rank[batch.restore[batch.owner[batch.restore] == structure]],
+                file_order=rank[
+                    batch.file_order[batch.structure_index[batch.file_order] == structure]
+                ],
                 species_counts=tuple(counts.tolist()),
             ),
             atoms,

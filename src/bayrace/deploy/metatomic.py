@@ -102,12 +102,12 @@ class PlainEnergy(torch.nn.Module):
             volume=torch.ones(1, dtype=real),
             edges=torch.cat([ends, ends.flip(0)], dim=1),
             shifts=torch.cat([vectors, -vectors]).to(real),  # in a cell of 1 Å they are vectors
-            owner=torch.zeros_like(species),
+            structure_index=torch.zeros_like(species),
             first_edge=none,  # what follows is for fused kernels
             reverse=none,
             pair=torch.cat([pairs, pairs]),
             pair_edges=torch.stack([pairs, pairs + vectors.shape[0]]),
-            restore=none,
+            file_order=none,
             species_counts=counts,
         )
         return self._race.energy(params, batch).atomic_energy

@@ -230,7 +230,7 @@ def _compare(label: Array, value: Uncertain | None) -> Compared:
 def _atomic_std(prediction: Prediction) -> Array:
     variance = prediction.atomic_epistemic
     if variance is None:
-        return np.full(len(prediction.owner), np.nan)
+        return np.full(len(prediction.structure_index), np.nan)
     std: Array = variance.sqrt().numpy(force=True)
     return std
 

@@ -32,4 +32,4 @@ def weighted_mean(values: Tensor, known: Tensor, weight: Tensor) -> Tensor:
 
 def atom_weight(labels: Labels, batch: GraphBatch) -> Tensor:
     """Weight of each atom's structure, (N,)."""
-    return labels.weight[batch.owner]
+    return labels.weight[batch.structure_index]

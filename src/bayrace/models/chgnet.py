@@ -107,7 +107,7 @@ class Chgnet(nn.Module):
             batched_bond_graph=torch.stack(
                 [batch.edges[0, first], batch.pair[first], batch.pair[second]], dim=1
             ),
-            atom_owners=batch.owner,
+            atom_owners=batch.structure_index,
             directed2undirected=batch.pair,
             atom_positions=[batch.positions],
             strains=[],
@@ -117,7 +117,7 @@ class Chgnet(nn.Module):
     def _angles(self, batch: GraphBatch, length: Tensor) -> tuple[Tensor, Tensor]:
         """Ordered pairs of short edges that leave one atom, (A,) each."""
         short = (length < self.bond_cutoff).nonzero().squeeze(1)
-        count = torch.bincount(batch.edges[0, short], minlength=batch.atoms)
+        count = torch.bincount(batch.edges[0, short], minlength=batch.n_atoms)
         start = count.cumsum(0) - count
         degree = count[batch.edges[0, short]]  # of the atom of each short edge
         first = torch.repeat_interleave(torch.arange(len(short), device=short.device), degree)

@@ -44,7 +44,7 @@ def evaluate(
         if found is not None:
             virial = voigt_stress(found.virial, batch) if stress else None
             return _outputs(found.heads, -found.gradient, virial)
-    if batch.first_edge.shape[0] != batch.atoms + 1:
+    if batch.first_edge.shape[0] != batch.n_atoms + 1:
         raise ValueError("copies without edges are for compiled networks; repeat the edges too")
     differentiate = _by_transform if outer else _by_tape
     heads, gradient, virial = differentiate(model, params, batch, stress=stress)
@@ -74,7 +74,7 @@ def jacobian(values: Tensor, leaves: Params, cotangents: Tensor) -> Iterator[Par
 def strained(batch: GraphBatch, strain: Tensor) -> GraphBatch:
     """Positions and cells under the symmetric part of a strain, (S, 3, 3)."""
     symmetric = (strain + strain.mT) / 2
-    moved = torch.einsum("ni,nij->nj", batch.positions, symmetric[batch.owner])
+    moved = torch.einsum("ni,nij->nj", batch.positions, symmetric[batch.structure_index])
     return replace(
         batch, positions=batch.positions + moved, cell=batch.cell + batch.cell @ symmetric
     )

@@ -71,7 +71,7 @@ class Mace(nn.Module):
         layers = self._layers(attributes, vectors, radial, cutoff, edges)
         readouts = network.readouts
         read = layers if len(readouts) > 1 else layers[-1:]
-        heads = torch.zeros_like(batch.owner)
+        heads = torch.zeros_like(batch.structure_index)
         energy = torch.zeros_like(isolated)
         if hasattr(network, "pair_repulsion"):
             energy = energy + network.pair_repulsion_fn(*known)

@@ -92,8 +92,8 @@ class ModuleModel:
         module = self._module(batch.positions)
         atomic, features = torch.func.functional_call(module, dict(params), (batch,))
         atomic = atomic.double()
-        zero = atomic.new_zeros(batch.structures)
-        energy = zero.index_add(0, batch.owner, atomic)
+        zero = atomic.new_zeros(batch.n_structures)
+        energy = zero.index_add(0, batch.structure_index, atomic)
         return Heads(energy, atomic, None, None, None, features if self.last else None)
 
     def last_layer(self, params: Params) -> Tensor:
@@ -181,5 +181,5 @@ def inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
 def edge_vectors(batch: GraphBatch) -> Tensor:
     """r_ij = x_j - x_i + shift @ cell of every edge, (E, 3) Å."""
     receiver, sender = batch.edges
-    offset = torch.einsum("ei,eij->ej", batch.shifts, batch.cell[batch.owner[receiver]])
+    offset = torch.einsum("ei,eij->ej", batch.shifts, batch.cell[batch.structure_index[receiver]])
     return batch.positions[sender] - batch.positions[receiver] + offset

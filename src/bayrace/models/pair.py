@@ -59,9 +59,9 @@ class PairModel:
         """Energies as a pure function of parameters and graph."""
         features = self.features(batch)
         atomic = (features * params["weights"]).sum((1, 2))
-        zero = torch.zeros(batch.structures, dtype=atomic.dtype, device=atomic.device)
+        zero = torch.zeros(batch.n_structures, dtype=atomic.dtype, device=atomic.device)
         return Heads(
-            energy=zero.index_add(0, batch.owner, atomic),
+            energy=zero.index_add(0, batch.structure_index, atomic),
             atomic_energy=atomic,
             energy_head=self._energy_head(params, batch),
             forces_head=self._forces_head(params, batch),
@@ -84,7 +84,7 @@ class PairModel:
     def features(self, batch: GraphBatch) -> Tensor:
         """Derivative of each atom's energy by the weights: (N, pairs, functions)."""
         receiver, sender = batch.edges
-        cell = batch.cell[batch.owner[receiver]]
+        cell = batch.cell[batch.structure_index[receiver]]
         offset = torch.einsum("ei,eij->ej", batch.shifts, cell)
         vector = batch.positions[sender] - batch.positions[receiver] + offset
         distance = torch.linalg.vector_norm(vector, dim=-1)
@@ -94,15 +94,15 @@ class PairModel:
         pairs = len(self.elements) * (len(self.elements) + 1) // 2
         place = receiver * pairs + high * (high + 1) // 2 + low
         zero = torch.zeros(
-            batch.atoms * pairs, self.functions, dtype=basis.dtype, device=basis.device
+            batch.n_atoms * pairs, self.functions, dtype=basis.dtype, device=basis.device
         )
         total = zero.index_add(0, place, 0.5 * basis)
-        return total.reshape(batch.atoms, pairs, self.functions)
+        return total.reshape(batch.n_atoms, pairs, self.functions)
 
     def _energy_head(self, params: Params, batch: GraphBatch) -> Tensor | None:
         if self.noise_spec.kind == "none":
             return None
-        return params["energy_noise"].expand(batch.atoms)
+        return params["energy_noise"].expand(batch.n_atoms)
 
     def _forces_head(self, params: Params, batch: GraphBatch) -> Tensor | None:
         """The log-variance as the form writes it: its level, or the logarithms of three σ."""
@@ -114,4 +114,4 @@ class PairModel:
         pattern = torch.tensor(
             [*share, *[0.0] * (FORCES_NUMBERS - 3)], dtype=value.dtype, device=value.device
         )
-        return (value * pattern).expand(batch.atoms, FORCES_NUMBERS)
+        return (value * pattern).expand(batch.n_atoms, FORCES_NUMBERS)

@@ -76,7 +76,7 @@ class SevenNet(nn.Module):
             "edge_index": batch.edges,
             "edge_vec": vectors,
             "edge_length": torch.linalg.vector_norm(vectors, dim=-1),
-            "batch": batch.owner,
+            "batch": batch.structure_index,
         }
         features = vectors
         for name, layer in self.network.named_children():

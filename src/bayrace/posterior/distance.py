@@ -278,7 +278,7 @@ _ENOUGH = 100  # structures that choose among them
 
 def _sum(values: Tensor, batch: GraphBatch) -> Tensor:
     """Over the atoms of each structure, (S,)."""
-    return values.new_zeros(batch.structures).index_add(0, batch.owner, values)
+    return values.new_zeros(batch.n_structures).index_add(0, batch.structure_index, values)
 
 
 def _mean(values: Tensor, batch: GraphBatch) -> Tensor:

@@ -96,7 +96,9 @@ def sampled_labels(
     weight = labels.weight.clamp(min=torch.finfo(labels.weight.dtype).tiny)
     energy = found.energy if found.energy is not None else _over(1.0, lambdas.energy)
     variance = torch.as_tensor(energy, device=weight.device) / weight
-    forces = _drawn(outputs.forces, found.forces, 3, lambdas.forces, weight[batch.owner], stream)
+    forces = _drawn(
+        outputs.forces, found.forces, 3, lambdas.forces, weight[batch.structure_index], stream
+    )
     stress = labels.stress
     if outputs.stress is not None:
         stress = _drawn(outputs.stress, found.stress, 6, lambdas.stress, weight, stream)

@@ -60,7 +60,7 @@ def held_out(
             own = noise(outputs, batch, noise_spec_of(model), lambdas)
             spread = bare.spread(model, params, batch, outputs, forces=True, stress=stress)
         element = batch.species[:, None].expand(-1, 3)
-        none = batch.species.new_zeros(batch.structures)
+        none = batch.species.new_zeros(batch.n_structures)
         parts["energy"].append(
             _known(outputs.energy - labels.energy, own.energy, spread.energy, none)
         )

@@ -66,7 +66,7 @@ def training_features(
             seen.square + torch.stack([part.T @ part for part in parts]),
             seen.structures + whole.T @ whole,
         )
-        done += batch.structures
+        done += batch.n_structures
         progress(done)
     if seen is None:
         raise ValueError("no training structure; distances need at least one")

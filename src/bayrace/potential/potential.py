@@ -39,6 +39,7 @@ from bayrace.potential.artifact import PotentialError
 from bayrace.potential.stored import check_weights, fields_of
 from bayrace.predict.moments import concatenate, with_label_noise, with_scaled_noise
 from bayrace.predict.predict import (
+    Predictive,
     Uncertainty,
     predict,
     predict_frames,
@@ -171,14 +172,10 @@ class Potential:
         posterior has them.
         """
         for group, prediction in predict_frames(
-            self.model,
-            self.folded,
+            self.predictive,
             frames,
-            references=self.origins,
-            lambdas=self.lambdas,
             stress=stress,
             uncertainty=uncertainty,
-            closed=self._closed,
             edge_budget=edge_budget,
             progress=progress,
         ):
@@ -192,19 +189,10 @@ class Potential:
         self, batch: GraphBatch, *, stress: bool = False, uncertainty: Uncertainty = "full"
     ) -> Prediction:
         """Predict a batch of this potential's dtype and device, in file order; calibrated."""
-        prediction = predict(
-            self.model,
-            self.folded,
-            batch,
-            references=self.origins,
-            lambdas=self.lambdas,
-            stress=stress,
-            uncertainty=uncertainty,
-            closed=self._closed,
-        )
+        prediction = predict(self.predictive, batch, stress=stress, uncertainty=uncertainty)
         if uncertainty != "none":
             numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-            prediction = self._finished(prediction, numbers[batch.restore], calibrated=True)
+            prediction = self._finished(prediction, numbers[batch.file_order], calibrated=True)
         return self._checked(prediction, uncertainty, batch.volume.isfinite())
 
     def _checked(
@@ -229,8 +217,10 @@ class Potential:
         return self.calibration.apply(prediction, numbers)
 
     @property
-    def _closed(self) -> ClosedForm | None:
-        return self.posterior if isinstance(self.posterior, ClosedForm) else None
+    def predictive(self) -> Predictive:
+        """What predictions are made with, before they are calibrated."""
+        closed = self.posterior if isinstance(self.posterior, ClosedForm) else None
+        return Predictive(self.model, self.folded, self.origins, self.lambdas, closed)
 
     def save(self, path: str | Path) -> None:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""

@@ -28,13 +28,13 @@ def mixture(
     `references` are energies of the elements, (Z,) or, where members differ in them, (M, Z). With
     `mean` they are averaged over atoms, as the target is.
     """
-    order = batch.restore
+    order = batch.file_order
     added = references.to(batch.species.device)[..., batch.species]
     if mean:
-        added = added / batch.atom_counts()[batch.owner]
+        added = added / batch.atom_counts()[batch.structure_index]
     atomic = values["atomic"] + added
-    energy = atomic.new_zeros(atomic.shape[0], batch.structures)
-    energy.index_add_(1, batch.owner, atomic)  # float64, unlike the model's own sum
+    energy = atomic.new_zeros(atomic.shape[0], batch.n_structures)
+    energy.index_add_(1, batch.structure_index, atomic)  # float64, unlike the model's own sum
     forces = _moments(values["forces"], values.get("forces_noise"))
     stress = values.get("stress")
     return Prediction(
@@ -47,7 +47,7 @@ def mixture(
         ),
         stress=None if stress is None else _moments(stress, values.get("stress_noise")),
         atomic_energy=atomic.mean(0)[order],
-        owner=batch.owner[order],
+        structure_index=batch.structure_index[order],
         atomic_epistemic=None if len(atomic) == 1 else atomic.var(0, correction=0)[order],
     )
 
@@ -81,7 +81,7 @@ def with_spread(
     prediction: Prediction, spread: EpistemicVariances, batch: GraphBatch
 ) -> Prediction:
     """The same means with the epistemic part of a closed form; nan where it was not computed."""
-    order, stress = batch.restore, prediction.stress
+    order, stress = batch.file_order, prediction.stress
     forces = None if spread.forces is None else spread.forces[order]
     return replace(
         prediction,
@@ -110,7 +110,9 @@ def concatenate(predictions: Sequence[Prediction]) -> Prediction:
         stress=_join(stresses) if len(stresses) == len(predictions) else None,
         atomic_energy=torch.cat([p.atomic_energy for p in predictions]),
         atomic_epistemic=torch.cat(atomic) if len(atomic) == len(predictions) else None,
-        owner=torch.cat([p.owner + int(n) for p, n in zip(predictions, counts, strict=False)]),
+        structure_index=torch.cat(
+            [p.structure_index + int(n) for p, n in zip(predictions, counts, strict=False)]
+        ),
     )
 
 

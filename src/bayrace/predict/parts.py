@@ -36,10 +36,10 @@ def evaluate_large(
     says how far its messages go.
     """
     edges, at_once = batch.reverse.shape[0], at_once or AT_ONCE
-    whole = edges <= at_once or batch.structures > 1 or inside_transforms()
+    whole = edges <= at_once or batch.n_structures > 1 or inside_transforms()
     if whole or not isinstance(model, MessagePassing):
         return evaluate(model, params, batch, stress=stress)
-    most = max(1, batch.atoms * min(_BLOCK, at_once // 2) // edges)
+    most = max(1, batch.n_atoms * min(_BLOCK, at_once // 2) // edges)
     total = _Total(batch, stress=stress)
     for atoms in _blocks(_wrapped(batch), most):
         part, places = _part(batch, atoms, model.hops)
@@ -75,18 +75,18 @@ class _Total:
         self.energy += heads.energy[:1].detach().double()
         self.gradient.index_add_(0, places, gradient.double())
         self.virial += virial.double()
-        own = (part.owner == 0).nonzero().squeeze(1)
+        own = (part.structure_index == 0).nonzero().squeeze(1)
         for name, value in heads._asdict().items():
             if value is not None and name != "energy":
                 self._keep(name, value.detach(), own, places)
 
     def _keep(self, name: str, value: Tensor, own: Tensor, places: Tensor) -> None:
         if name == "stress_head":  # a mean over atoms
-            weighted = value[:1] * (len(own) / self.batch.atoms)
+            weighted = value[:1] * (len(own) / self.batch.n_atoms)
             self.heads[name] = self.heads.get(name, torch.zeros_like(weighted)) + weighted
             return
         if name not in self.heads:
-            self.heads[name] = value.new_empty(self.batch.atoms, *value.shape[1:])
+            self.heads[name] = value.new_empty(self.batch.n_atoms, *value.shape[1:])
         self.heads[name][places[own]] = value[own]
 
     def outputs(self) -> Outputs:
@@ -131,7 +131,7 @@ def _part(batch: GraphBatch, block: Tensor, hops: int) -> tuple[GraphBatch, Tens
     Edges are those that end or begin where a message to the block still matters.
     """
     receiver, sender = batch.edges
-    owned = torch.zeros(batch.atoms, dtype=torch.bool, device=block.device)
+    owned = torch.zeros(batch.n_atoms, dtype=torch.bool, device=block.device)
     owned[block] = True
     inner = owned.clone()
     for _ in range(hops - 1):
@@ -142,7 +142,7 @@ def _part(batch: GraphBatch, block: Tensor, hops: int) -> tuple[GraphBatch, Tens
     there = owned.clone()
     there[receiver[edges]] = True
     atoms = there.nonzero().squeeze(1)
-    rank, edge_rank = _places(atoms, batch.atoms), _places(edges, len(receiver))
+    rank, edge_rank = _places(atoms, batch.n_atoms), _places(edges, len(receiver))
     degree = torch.bincount(rank[receiver[edges]], minlength=len(atoms))
     counts = torch.bincount(batch.species[atoms], minlength=len(batch.species_counts))
     part = GraphBatch(
@@ -152,12 +152,12 @@ def _part(batch: GraphBatch, block: Tensor, hops: int) -> tuple[GraphBatch, Tens
         volume=batch.volume.expand(2),
         edges=rank[batch.edges[:, edges]],
         shifts=batch.shifts[edges],
-        owner=(~owned[atoms]).long(),
+        structure_index=(~owned[atoms]).long(),
         first_edge=torch.nn.functional.pad(degree.cumsum(0), (1, 0)),
         reverse=edge_rank[batch.reverse[edges]],
         pair=_places(pairs, batch.pair_edges.shape[1])[batch.pair[edges]],
         pair_edges=edge_rank[batch.pair_edges[:, pairs]],
-        restore=torch.arange(len(atoms), device=atoms.device),
+        file_order=torch.arange(len(atoms), device=atoms.device),
         species_counts=tuple(counts.tolist()),
     )
     return part, atoms

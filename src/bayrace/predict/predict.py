@@ -6,6 +6,7 @@ Means and sums are float64 whatever the model's dtype: one float32 ulp at 17 660
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -32,31 +33,38 @@ Uncertainty = Literal["full", "energy", "none"]
 """How much of it to compute; "energy" spares closed forms the derivatives of their features."""
 
 
+@dataclass(frozen=True, eq=False)
+class Predictive:
+    """A network with the weights that its predictions are averaged over."""
+
+    model: Model
+    members: Params  # stacked along a leading dimension M
+    references: References
+    lambdas: Lambdas  # weights of the loss, which scale the noise
+    closed: ClosedForm | None = None  # knows the epistemic part itself; the one member is its mean
+
+
 def predict(
-    model: Model,
-    members: Params,
+    source: Predictive,
     batch: GraphBatch,
     *,
-    references: References,
-    lambdas: Lambdas,
     stress: bool = False,
     uncertainty: Uncertainty = "full",
-    closed: ClosedForm | None = None,
     chunk_size: int | None = None,
 ) -> Prediction:
     """Predictive moments of a batch, in file order, float64, references included.
 
-    `members` are weights stacked along a leading dimension M. Members are evaluated together,
-    `chunk_size` of them at a time (as many as are quickest, if None). A posterior with a `closed`
-    form has one member, its mean, and knows the epistemic part itself; for "energy" it leaves that
-    of forces and stress nan, which may be much cheaper. With "none" all variances are zero.
+    Members are evaluated together, `chunk_size` of them at a time (as many as are quickest, if
+    None). For "energy" a closed form leaves the variances of forces and stress nan, which may be
+    much cheaper. With "none" all variances are zero.
     """
+    model, members, lambdas, closed = source.model, source.members, source.lambdas, source.closed
 
     def one(params: Params, graph: GraphBatch = batch) -> dict[str, Tensor]:
         outputs = evaluate_large(model, params, graph, stress=stress)
         return _values(model, outputs, graph, None if uncertainty == "none" else lambdas)
 
-    origin = reference_tensor(references, model.elements)
+    origin = reference_tensor(source.references, model.elements)
     mean_pooled = target_of(model).pooling == "mean"
     with torch.no_grad():
         if closed is None or uncertainty == "none":
@@ -77,15 +85,11 @@ def predict(
 
 
 def predict_frames(
-    model: Model,
-    members: Params,
+    source: Predictive,
     frames: Iterable[Frame],
     *,
-    references: References,
-    lambdas: Lambdas,
     stress: bool = False,
     uncertainty: Uncertainty = "full",
-    closed: ClosedForm | None = None,
     chunk_size: int | None = None,
     edge_budget: int = 20_000,
     progress: Callable[[int], None] | None = None,
@@ -94,9 +98,9 @@ def predict_frames(
 
     A batch holds at most `edge_budget` edges, or one frame where a single one exceeds that.
     `progress` is called after each batch with the number of frames done so far. Computation
-    follows the dtype and device of `members`.
+    follows the dtype and device of the members.
     """
-    like = next(iter(members.values()))
+    model, like = source.model, next(iter(source.members.values()))
     done = 0
     for group in _by_edges(frames, model, edge_budget):
         batch = collate(
@@ -106,15 +110,7 @@ def predict_frames(
             device=like.device,
         )
         prediction = predict(
-            model,
-            members,
-            batch,
-            references=references,
-            lambdas=lambdas,
-            stress=stress,
-            uncertainty=uncertainty,
-            closed=closed,
-            chunk_size=chunk_size,
+            source, batch, stress=stress, uncertainty=uncertainty, chunk_size=chunk_size
         )
         yield [frame for frame, _ in group], prediction
         done += len(group)
@@ -212,7 +208,7 @@ def _side_by_side(
 ) -> dict[str, Tensor]:
     """Outputs of every member stacked (M, ...), in float64: a batch with copies for several."""
     count = next(iter(members.values())).shape[0]
-    most = _ATOMS // max(1, batch.atoms) if compiled else _EDGES // max(1, batch.reverse.shape[0])
+    most = _ATOMS // max(1, batch.n_atoms) if compiled else _EDGES // max(1, batch.reverse.shape[0])
     size = min(count, chunk_size or max(1, most))
     copies = {
         here: repeated(batch, here, edges=not compiled) for here in {size, count % size} if here > 1

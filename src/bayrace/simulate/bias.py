@@ -89,7 +89,7 @@ def energy_spread(potential: Potential, batch: GraphBatch) -> EnergyStd:
         return factor * (variance + _SMALLEST**2).sqrt()
 
     gradient, value = torch.func.grad_and_value(std)(batch.positions)
-    ordered: NDArray[np.float64] = gradient[batch.restore].double().numpy(force=True)
+    ordered: NDArray[np.float64] = gradient[batch.file_order].double().numpy(force=True)
     return EnergyStd(float(value), ordered)
 
 

@@ -114,10 +114,10 @@ def _observe(model: Model, params: Params, frame: Frame) -> _Seen:
     seen = Noise(None, None, None)
     if spec is not None and spec.covariance == "equivariant":
         seen = noise(outputs, batch, spec, Lambdas(1.0, 1.0, 1.0))
-    forces_noise = None if seen.forces is None else seen.forces[batch.restore]
+    forces_noise = None if seen.forces is None else seen.forces[batch.file_order]
     return _Seen(
         outputs.energy.detach(),
-        outputs.forces.detach()[batch.restore],
+        outputs.forces.detach()[batch.file_order],
         None if outputs.stress is None else outputs.stress.detach()[0],
         seen._replace(forces=forces_noise),
     )

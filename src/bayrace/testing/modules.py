@@ -35,7 +35,7 @@ class Tiny(nn.Module):
         smooth = (0.5 * (1 + torch.cos(torch.pi * length / self.cutoff))) ** 2
         basis = torch.exp(-4 * (length - self.centres) ** 2) * smooth
         weighted = basis * self.charge[batch.species[sender]][:, None]
-        zero = weighted.new_zeros(batch.atoms, weighted.shape[1])
+        zero = weighted.new_zeros(batch.n_atoms, weighted.shape[1])
         summed = zero.index_add(0, receiver, weighted)
         own = torch.cat([summed, self.charge[batch.species][:, None]], dim=-1)
         features = torch.tanh(self.hidden(own))

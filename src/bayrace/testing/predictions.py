@@ -112,7 +112,7 @@ def _permuted(prediction: Prediction, order: npt.NDArray[np.int64]) -> Predictio
 
 def _middle(prediction: Prediction, around: int) -> Prediction:
     """That of the second of three structures, whose neighbours have `around` atoms each."""
-    atoms, one = np.arange(around, len(prediction.owner) - around), np.array([1])
+    atoms, one = np.arange(around, len(prediction.structure_index) - around), np.array([1])
     stress = prediction.stress
     return replace(
         prediction,

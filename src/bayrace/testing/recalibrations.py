@@ -86,7 +86,7 @@ def _synthetic(seed: int, *, wrong: float, tails: bool) -> _Set:
         forces=Uncertain(matrices.new_zeros(len(matrices), 3), 0.3 * matrices, 0.7 * matrices),
         stress=None,
         atomic_energy=matrices.new_zeros(len(matrices)),
-        owner=torch.arange(_FRAMES).repeat_interleave(atoms),
+        structure_index=torch.arange(_FRAMES).repeat_interleave(atoms),
     )
     return _Set(frames, prediction)
 

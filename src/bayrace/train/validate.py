@@ -56,9 +56,9 @@ def validate(
     for batch, labels in batches:
         outputs = evaluate(model, params, batch, stress=stress)
         loss = likelihood.score().loss(outputs, labels, batch)
-        weights.append(batch.structures)
-        terms = {"loss": loss.total * batch.structures}
-        terms |= {f"loss_{key}": part * batch.structures for key, part in loss.parts.items()}
+        weights.append(batch.n_structures)
+        terms = {"loss": loss.total * batch.n_structures}
+        terms |= {f"loss_{key}": part * batch.n_structures for key, part in loss.parts.items()}
         terms |= _errors(outputs, labels, batch, target_of(model).factor)
         for name, value in terms.items():
             sums.setdefault(name, []).append(value.detach().double())

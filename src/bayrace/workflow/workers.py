@@ -5,9 +5,10 @@ preset small take 0.5 to 0.6 times the time of eight trainings on two cores. One
 eight takes 0.8 times the time of eight steps for ethanol and 1.8 times for 3BPA, where the
 intermediates fall out of the cache (benchmarks/members.py).
 
-Every member reads the data and builds its graphs itself. That is 0.2 s for the 400 structures of
-the embedded ethanol, beside 1.4 s for imports and minutes of training: sharing them would save
-less than half a per cent, at the price of a cache that can go stale.
+Every member reads the data and builds its graphs itself. That and the network are 0.9 s for the
+400 structures of the embedded ethanol (benchmarks/members.py), beside 1.4 s for imports and minutes
+of training: sharing them would save well below one per cent, at the price of a cache that can go
+stale.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def make_prediction(
         forces=certain(forces, (atoms, 3, 3)),
         stress=None if stress is None else certain(stress, (structures, 6, 6)),
         atomic_energy=torch.zeros(atoms, dtype=torch.float64),
-        owner=torch.repeat_interleave(torch.tensor(counts)),
+        structure_index=torch.repeat_interleave(torch.tensor(counts)),
     )
 
 

@@ -172,7 +172,7 @@ def test_several_gradients_at_once() -> None:
     """Rows of a Jacobian, as LLPR and Laplace take them, and gradients of the hidden numbers."""
     fast, plain = (Race(SPECS["all parts"], kernel=kernel) for kernel in ("fused", "plain"))
     params, batch = fast.init(3, dtype=torch.float64), batch_of(fast, torch.float64)
-    rows = torch.randn(4, batch.atoms, 3, generator=torch.Generator().manual_seed(1)).double()
+    rows = torch.randn(4, batch.n_atoms, 3, generator=torch.Generator().manual_seed(1)).double()
     found = []
     for model in (fast, plain):
         leaves = {name: value.clone().requires_grad_() for name, value in params.items()}

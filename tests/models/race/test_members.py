@@ -66,13 +66,14 @@ def test_copies_are_batches_like_any_other() -> None:
     assert (copies.edges[0].diff() >= 0).all()
     assert torch.equal(copies.reverse[copies.reverse], torch.arange(len(copies.reverse)))
     assert torch.equal(copies.edges[0], copies.edges[1][copies.reverse])
-    receivers = torch.repeat_interleave(torch.arange(copies.atoms), copies.first_edge.diff())
+    receivers = torch.repeat_interleave(torch.arange(copies.n_atoms), copies.first_edge.diff())
     assert torch.equal(receivers, copies.edges[0])
     assert torch.equal(copies.pair[copies.pair_edges[0]], torch.arange(copies.pair_edges.shape[1]))
     assert torch.equal(
-        copies.owner[copies.restore], torch.repeat_interleave(torch.arange(6), copies.atom_counts())
+        copies.structure_index[copies.file_order],
+        torch.repeat_interleave(torch.arange(6), copies.atom_counts()),
     )
-    assert sum(copies.species_counts) == copies.atoms == 3 * batch.atoms
+    assert sum(copies.species_counts) == copies.n_atoms == 3 * batch.n_atoms
 
 
 def test_compiled_networks_need_no_copies_of_edges() -> None:

@@ -40,7 +40,7 @@ def moved(frame: Frame, positions: np.ndarray) -> Frame:
 def dipole(model: Race, frame: Frame) -> np.ndarray:
     """The vector itself: an atom's share is its position from the centre along it."""
     heads = heads_of(model, frame)
-    order = graph_of(model, frame).restore
+    order = graph_of(model, frame).file_order
     assert heads.share is not None
     share = heads.share[order].detach().numpy()
     from_centre = frame.positions - frame.positions.mean(0)

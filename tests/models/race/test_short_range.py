@@ -101,7 +101,7 @@ def test_close_atoms_are_driven_apart() -> None:
         pushes = []
         for distance in (0.6, 0.4, 0.3, 0.2):
             batch = graph_of(model, dimer(6, 1, distance))
-            forces = evaluate(model, params, batch).forces[batch.restore]
+            forces = evaluate(model, params, batch).forces[batch.file_order]
             pushes.append(float(forces[1, 2]))
         assert pushes[0] > 0
         assert (np.diff(pushes) > 0).all()

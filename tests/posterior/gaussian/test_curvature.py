@@ -72,7 +72,7 @@ def explicit(
     plain = evaluate(model, params, batch, stress=True)
     spread = noise(plain, batch, model.noise_spec, LAMBDAS)
     known = {"energy": labels.energy[:, None], "forces": labels.forces, "stress": labels.stress}
-    weight = {"energy": labels.weight, "forces": labels.weight[batch.owner]}
+    weight = {"energy": labels.weight, "forces": labels.weight[batch.structure_index]}
     result: dict[str, Params] = {}
     for quantity, rows in jacobians.items():
         size = known[quantity].shape[1]

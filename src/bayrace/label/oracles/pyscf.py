@@ -34,7 +34,7 @@ class PyscfOracle:
     grid: Annotated[int, Ge(0), Le(9)] = 3
     """Fineness of the integration grid, 0 to 9."""
     tolerance: Annotated[float, Gt(0)] = 1e-9
-    """Of the self-consistent energy, Hartree."""
+    """Tolerance of the self-consistent energy, Hartree."""
     max_cycles: Annotated[int, Ge(1)] = 100
     """Most cycles of the self-consistency."""
     memory: Annotated[int, Ge(100)] = 4000

@@ -97,7 +97,7 @@ class CompiledRace:
         numbers = torch.stack([each.numbers for each in readouts]).sum(0)
         energy = numbers[:, 0].sum() * self.spec.scale
         if repulsion is None:
-            repulsion = numbers.new_zeros(batch.atoms)
+            repulsion = numbers.new_zeros(batch.n_atoms)
         gradient, virial = torch.autograd.grad(
             energy + repulsion.sum(), (positions, strain), create_graph=True, materialize_grads=True
         )
@@ -145,10 +145,10 @@ class _Written:
         table = self.program.table(given)
         sizes = Sizes(
             threads=torch.get_num_threads(),
-            atoms=batch.atoms,
+            atoms=batch.n_atoms,
             pairs=batch.pair_edges.shape[1],
             edges=batch.edges.shape[1],
-            structures=batch.structures,
+            structures=batch.n_structures,
         )
         shared = self.program.run(_SHARED, table, sizes)
         onward = np.zeros_like(table)
@@ -192,9 +192,9 @@ class _Written:
             graph.pair: batch.pair.contiguous(),
             graph.pair_edges: batch.pair_edges.contiguous(),
             graph.first_edge: batch.first_edge.contiguous(),
-            graph.owner: batch.owner.contiguous(),
+            graph.owner: batch.structure_index.contiguous(),
             graph.species: batch.species.contiguous(),
-            writer.whole: torch.tensor([0, batch.atoms]),
+            writer.whole: torch.tensor([0, batch.n_atoms]),
             writer.by_element: torch.tensor(offsets),
         }
 
@@ -202,19 +202,19 @@ class _Written:
 def _empty(values: tuple[Value, ...], batch: GraphBatch, members: int) -> list[Tensor]:
     """Arrays for the results: those of members one after another, but for the repulsion."""
     numbers, hidden, _, _, _ = values
-    like, atoms = batch.positions, members * batch.atoms
+    like, atoms = batch.positions, members * batch.n_atoms
     return [
         like.new_empty((atoms, numbers.width)),
         like.new_empty((atoms, hidden.width)),
-        like.new_empty(batch.atoms),
+        like.new_empty(batch.n_atoms),
         like.new_empty((atoms, 3)),
-        like.new_empty((members * batch.structures, 3, 3)),
+        like.new_empty((members * batch.n_structures, 3, 3)),
     ]
 
 
 def _first_copy(batch: GraphBatch, members: int) -> GraphBatch:
     """The batch that was repeated."""
-    atoms, structures = batch.atoms // members, batch.structures // members
+    atoms, structures = batch.n_atoms // members, batch.n_structures // members
     first_edge = batch.first_edge[: atoms + 1]
     edges = int(first_edge[-1])
     return GraphBatch(
@@ -224,12 +224,12 @@ def _first_copy(batch: GraphBatch, members: int) -> GraphBatch:
         volume=batch.volume[:structures],
         edges=batch.edges[:, :edges],
         shifts=batch.shifts[:edges],
-        owner=batch.owner[:atoms],
+        structure_index=batch.structure_index[:atoms],
         first_edge=first_edge,
         reverse=batch.reverse[:edges],
         pair=batch.pair[:edges],
         pair_edges=batch.pair_edges[:, : edges // 2],
-        restore=batch.restore[:atoms],
+        file_order=batch.file_order[:atoms],
         species_counts=batch.species_counts[: len(batch.species_counts) // members],
     )
 
@@ -282,7 +282,7 @@ class _Evaluate(torch.autograd.Function):
         if torch.is_grad_enabled() or hidden is not None or several:
             return None, None, None, None, *_by_torch(ctx, params, cotangents)
         batch, width = ctx.batch, ctx.written.results[0].width
-        shapes = ((batch.atoms, width), (batch.atoms, 3), (batch.structures, 3, 3))
+        shapes = ((batch.n_atoms, width), (batch.n_atoms, 3), (batch.n_structures, 3, 3))
         known = [
             batch.positions.new_zeros(shape) if value is None else value
             for value, shape in zip((numbers, gradient, virial), shapes, strict=True)

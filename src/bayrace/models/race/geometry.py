@@ -22,7 +22,7 @@ def geometry_of(batch: GraphBatch, l_max: int) -> Geometry:
     """Distances and spherical harmonics of all pairs, differentiable in positions and cells."""
     forward = batch.pair_edges[0]
     receiver, sender = batch.edges[:, forward]
-    cell = batch.cell[batch.owner[receiver]]
+    cell = batch.cell[batch.structure_index[receiver]]
     offset = torch.einsum("pi,pij->pj", batch.shifts[forward], cell)
     vector = batch.positions[sender] - batch.positions[receiver] + offset
     distance = vector.square().sum(-1).sqrt()

@@ -307,7 +307,8 @@ class Race:
             weights = radial[:, start : start + width].reshape(-1, paths, group.channels)
             start += width
             wanted = dict.fromkeys(group.plan.inputs, group.channels)
-            stacked = select(lifted, layer.inputs, wanted).reshape(batch.atoms, -1, group.channels)
+            chosen = select(lifted, layer.inputs, wanted)
+            stacked = chosen.reshape(batch.n_atoms, -1, group.channels)
             summed = convolve(
                 group.plan, stacked, geometry.harmonics, weights, batch, kernel=self.kernel
             )

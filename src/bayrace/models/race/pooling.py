@@ -51,7 +51,7 @@ def pool(spec: RaceSpec, scalars: Tensor, vectors: Tensor | None, batch: GraphBa
         case "sum":
             return Pooled(scalars, None)
         case "mean":
-            share = 1 / batch.atom_counts().to(scalars)[batch.owner]
+            share = 1 / batch.atom_counts().to(scalars)[batch.structure_index]
             return Pooled(scalars * share, share)
         case "second_moment":
             charges = torch.tensor(spec.elements, dtype=scalars.dtype, device=scalars.device)
@@ -70,7 +70,7 @@ def _norm(scalars: Tensor, vectors: Tensor | None, batch: GraphBatch) -> Pooled:
         atomic = atomic + vectors
     total = _summed(atomic, batch)
     unit = total / (total.square().sum(-1, keepdim=True) + _SHORTEST).sqrt()
-    along = unit[batch.owner]
+    along = unit[batch.structure_index]
     return Pooled((atomic * along).sum(-1), (position * along).sum(-1))
 
 
@@ -80,9 +80,11 @@ def _from_centre(batch: GraphBatch, weights: Tensor) -> Tensor:
     centre = _summed(weights.unsqueeze(-1) * position, batch) / _summed(
         weights.unsqueeze(-1), batch
     )
-    return position - centre[batch.owner]
+    return position - centre[batch.structure_index]
 
 
 def _summed(values: Tensor, batch: GraphBatch) -> Tensor:
     """Over the atoms of each structure, (S, ...)."""
-    return values.new_zeros(batch.structures, values.shape[-1]).index_add(0, batch.owner, values)
+    return values.new_zeros(batch.n_structures, values.shape[-1]).index_add(
+        0, batch.structure_index, values
+    )

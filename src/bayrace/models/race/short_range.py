@@ -56,7 +56,7 @@ def short_range(spec: RaceSpec, distance: Tensor, batch: GraphBatch) -> ShortRan
     t = depth / SOFT
     saturated = distance + depth - SOFT * t * (1 + t**3) ** (-1 / 3)
     half = 0.5 * _repulsion(distance, depth, table[1:, first, second])
-    atoms = distance.new_zeros(batch.atoms)
+    atoms = distance.new_zeros(batch.n_atoms)
     energy = atoms.index_add(0, receiver, half).index_add(0, sender, half)
     return ShortRange(saturated, energy)
 

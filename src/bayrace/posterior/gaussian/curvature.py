@@ -104,7 +104,7 @@ def last_layer_ggn(
         for name, value in values.items():
             rows = seen[name].rows(value).flatten(0, 1)
             total[name] = total.get(name, 0) + rows.T @ rows
-        done += batch.structures
+        done += batch.n_structures
         if progress is not None:
             progress(done)
     return total

@@ -59,7 +59,7 @@ class Diagonal:
     ) -> EpistemicVariances:
         """Variances of a batch; structures are taken one by one, so that passes stay short."""
         energies, stresses = [], []
-        force = batch.positions.new_zeros(batch.atoms, 3, 3, dtype=torch.float64)
+        force = batch.positions.new_zeros(batch.n_atoms, 3, 3, dtype=torch.float64)
         for single, atoms in separate(batch):
             leaves = leaves_of(self.params)
             with torch.enable_grad():

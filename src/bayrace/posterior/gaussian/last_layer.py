@@ -129,8 +129,8 @@ def pooled_features(outputs: Outputs) -> Tensor:
 
 def structure_features(batch: GraphBatch, hidden: Tensor) -> Tensor:
     """Features of structures from those that atoms add (N, D): (S, D) float64."""
-    zero = hidden.new_zeros(batch.structures, hidden.shape[-1], dtype=torch.float64)
-    return zero.index_add(0, batch.owner, hidden.double())
+    zero = hidden.new_zeros(batch.n_structures, hidden.shape[-1], dtype=torch.float64)
+    return zero.index_add(0, batch.structure_index, hidden.double())
 
 
 def feature_derivatives(
@@ -182,8 +182,8 @@ def projected_derivatives(
         detached = {name: value.detach() for name, value in params.items()}
         hidden = _hidden(model.energy(detached, moved).last_features)
         # the slope of φ · u is linear in u, and its derivative by u is that of the features
-        weights = hidden.new_zeros(batch.structures, hidden.shape[-1]).requires_grad_()
-        energy = (hidden * weights[batch.owner]).sum()
+        weights = hidden.new_zeros(batch.n_structures, hidden.shape[-1]).requires_grad_()
+        energy = (hidden * weights[batch.structure_index]).sum()
         (slope,) = torch.autograd.grad(energy, leaf, create_graph=True)
         values = voigt_stress(slope, batch) if stress else -slope
         rows = jacobian(values.flatten(), {"weights": weights}, directions.flatten(1))

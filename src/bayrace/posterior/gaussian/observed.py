@@ -51,7 +51,7 @@ def observe(
     observed = {
         "energy": _observed(outputs.energy[:, None], labels.energy[:, None], energy, labels.weight),
         "forces": _observed(
-            outputs.forces, labels.forces, spread.forces, labels.weight[batch.owner]
+            outputs.forces, labels.forces, spread.forces, labels.weight[batch.structure_index]
         ),
     }
     if outputs.stress is not None:

@@ -75,7 +75,7 @@ def forces_rows(
         directions = _single_atoms(batch, labels, each, random)
         chosen = directions.square().sum(-1) > 0  # (K, N), one atom of each structure
         turn, atom = chosen.nonzero(as_tuple=True)
-        unit, owner = directions[turn, atom], batch.owner[atom]
+        unit, owner = directions[turn, atom], batch.structure_index[atom]
         spread = torch.zeros(len(atom), dtype=_REAL, device=unit.device)
         if covariance is not None:
             spread = torch.einsum("ri,rij,rj->r", unit, covariance[atom].double(), unit)
@@ -99,7 +99,7 @@ def stress_rows(model: LinearModel, params: Params, data: Dataset, *, lambdas: L
             covariance = noise(outputs, batch, noise_spec_of(model), lambdas).stress
         assert outputs.stress is not None
         error = outputs.stress.double() - labels.stress.double()
-        directions = torch.eye(6, dtype=_REAL).unsqueeze(1).expand(6, batch.structures, 6)
+        directions = torch.eye(6, dtype=_REAL).unsqueeze(1).expand(6, batch.n_structures, 6)
         features = projected_derivatives(model, params, batch, directions, stress=True)
         spread = torch.zeros_like(error)
         if covariance is not None:
@@ -137,7 +137,7 @@ def forces_gram(
         known = ~labels.forces.isnan()
         for part in _gram_rows(model, params, batch, known, each, random):
             total = total + part.T @ part / max(each, 1)
-        done += batch.structures
+        done += batch.n_structures
         progress(done * len(data) // len(chosen))
     if not isinstance(total, Tensor):
         raise ValueError("no training frame has forces; LLPR cannot count them")
@@ -164,9 +164,9 @@ def _gram_rows(
 
 def _single_atoms(batch: GraphBatch, labels: Labels, count: int, random: torch.Generator) -> Tensor:
     """Directions (K, N, 3), each a unit vector on one labelled atom of every structure."""
-    known, owner = (~labels.forces.isnan().any(-1)).cpu(), batch.owner.cpu()
-    directions = torch.zeros(count, batch.atoms, 3, dtype=_REAL)
-    for structure in range(batch.structures):
+    known, owner = (~labels.forces.isnan().any(-1)).cpu(), batch.structure_index.cpu()
+    directions = torch.zeros(count, batch.n_atoms, 3, dtype=_REAL)
+    for structure in range(batch.n_structures):
         places = (known & (owner == structure)).nonzero().squeeze(1)
         if len(places):
             atoms = places[torch.randint(len(places), (count,), generator=random)]

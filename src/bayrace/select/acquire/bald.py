@@ -51,7 +51,7 @@ def force_information(prediction: Prediction, *, over_atoms: OverAtoms = "mean")
     noise = _mean_log_noise(forces, FORCES)
     atoms = 0.5 * (log_determinant(forces.total) - noise)
     return reduce_over_atoms(
-        atoms, prediction.owner, len(prediction.energy.mean), over_atoms=over_atoms
+        atoms, prediction.structure_index, len(prediction.energy.mean), over_atoms=over_atoms
     )
 
 

@@ -97,16 +97,16 @@ def best(pool: Pool, scores: Array) -> int | None:
 
 
 def reduce_over_atoms(
-    values: Tensor, owner: Tensor, structures: int, *, over_atoms: OverAtoms
+    values: Tensor, structure_index: Tensor, structures: int, *, over_atoms: OverAtoms
 ) -> Tensor:
     """Numbers of atoms (N,) as one of each structure (S,)."""
     zero = values.new_zeros(structures)
     if over_atoms == "max":
-        return zero.scatter_reduce(0, owner, values, "amax", include_self=False)
-    total = zero.index_add(0, owner, values)
+        return zero.scatter_reduce(0, structure_index, values, "amax", include_self=False)
+    total = zero.index_add(0, structure_index, values)
     if over_atoms == "sum":
         return total
-    return total / zero.index_add(0, owner, values.new_ones(len(values)))
+    return total / zero.index_add(0, structure_index, values.new_ones(len(values)))
 
 
 def require_spread(columns: Sequence[Array], name: str) -> None:

@@ -36,12 +36,12 @@ class Variance:
     def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:
         """Both variances of each structure."""
         structures = len(prediction.energy.mean)
-        atoms = prediction.owner.bincount(minlength=structures)
+        atoms = prediction.structure_index.bincount(minlength=structures)
         found = {_ENERGY: prediction.energy.total / atoms}
         if prediction.has_forces:
             forces = prediction.forces.total.diagonal(dim1=-2, dim2=-1).mean(-1)
             found[_FORCES] = reduce_over_atoms(
-                forces, prediction.owner, structures, over_atoms=over_atoms
+                forces, prediction.structure_index, structures, over_atoms=over_atoms
             )
         return found
 
