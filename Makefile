@@ -3,7 +3,8 @@
 # make lint    ruff, mypy and the import contracts
 # make fuzz    thousands of damaged and hostile files, which must be refused in plain words (minutes)
 # make docs    the documentation as a site in .site
-# make bench   speed beside MACE and NequIP, which it installs in .bench (half an hour, idle machine)
+# make bench   speed beside MACE, NequIP and apax, which it installs in .bench (idle machine, minutes)
+# make bench-all   the same with all sizes, the published formulation, memory and start (an hour)
 # make bench-accuracy   errors after equal training time beside MACE and NequIP (hours)
 # make wheel   a wheel with the kernels of the presets inside, in dist/ (Linux, x86-64)
 # make soak    kills, full disks, threads and long runs (hours; SOAK=--short takes minutes)
@@ -21,7 +22,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMPS := .venv/.stamps
 
-.PHONY: demo test lint docs fuzz soak wheel bench bench-accuracy clean distclean
+.PHONY: demo test lint docs fuzz soak wheel bench bench-all bench-accuracy clean distclean
 .DELETE_ON_ERROR:
 
 demo: $(STAMPS)/run
@@ -51,7 +52,14 @@ wheel: $(STAMPS)/dev
 docs: $(STAMPS)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-bench: $(STAMPS)/dev $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/data/.stamp
+PEERS := $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp $(BENCH)/apax/.stamp
+
+bench: $(STAMPS)/dev $(PEERS) $(BENCH)/data/.stamp
+	$(BIN)/python benchmarks/peers/speed.py --short --keep-memory --threads 1
+	$(BIN)/python benchmarks/threads.py --data $(BENCH)/data/3bpa/train.xyz
+	$(BIN)/python benchmarks/shares.py --data $(BENCH)/data/3bpa/train.xyz
+
+bench-all: $(STAMPS)/dev $(PEERS) $(BENCH)/data/.stamp
 	$(BIN)/python benchmarks/peers/e3nn_race.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/peers/counts.py
 	$(BIN)/python benchmarks/peers/speed.py
@@ -95,6 +103,12 @@ $(BENCH)/mace/.stamp $(BENCH)/nequip/.stamp: $(BENCH)/torch.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $< $(PEER)
+	touch $@
+
+# apax computes with JAX and has no torch.
+$(BENCH)/apax/.stamp:
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check apax==0.14.0
 	touch $@
 
 $(BENCH)/data/.stamp: benchmarks/peers/data.py | $(STAMPS)/dev

@@ -46,7 +46,16 @@ def main() -> None:
     parser.add_argument("--wall", action="store_true", help="time by the clock")
     options = parser.parse_args()
     own = Path(__file__).parents[1] / "src"
-    workers = [_Worker(source, options) for source in (options.source, own)]
+    workers = [
+        Worker(
+            source,
+            data=options.data,
+            preset=options.preset,
+            threads=options.threads,
+            wall=options.wall,
+        )
+        for source in (options.source, own)
+    ]
     print(f"{'task':14} {'before, ms':>12} {'now, ms':>10} {'ratio':>7}")
     for task in options.tasks:
         least = [float("inf")] * 2
@@ -60,14 +69,13 @@ def main() -> None:
         worker.close()
 
 
-class _Worker:
-    """A process with one version of bayrace."""
+class Worker:
+    """A process with one version of bayrace, which times tasks by the clock or by its own time."""
 
-    def __init__(self, source: Path, options: argparse.Namespace) -> None:
-        threads = str(options.threads)
-        environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": threads}
-        command = [sys.executable, __file__, "--serve", str(options.data), options.preset, threads]
-        command.append("wall" if options.wall else "process")
+    def __init__(self, source: Path, *, data: Path, preset: str, threads: int, wall: bool) -> None:
+        environment = os.environ | {"PYTHONPATH": str(source), "OMP_NUM_THREADS": str(threads)}
+        command = [sys.executable, __file__, "--serve", str(data), preset, str(threads)]
+        command.append("wall" if wall else "process")
         self.process = subprocess.Popen(
             command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -89,10 +97,10 @@ def serve(data: str, preset: str, threads: str, clock: str) -> None:
     """Time the tasks that are named on standard input."""
     import torch
 
-    from bayrace.system.process import tune_process
+    from bayrace.system import process
 
     torch.set_num_threads(int(threads))
-    tune_process()
+    getattr(process, "tune_process", getattr(process, "settle", None))()  # now, and before
     now = time.process_time if clock == "process" else time.perf_counter
     calls: dict[str, Callable[[], list[float]]] = {}
     for line in sys.stdin:
@@ -130,7 +138,7 @@ def _steps(
     from bayrace.train.loop import fit
     from bayrace.workflow import train as run
 
-    config = _config(data, preset, size)
+    config = configuration(data, preset, size)
     prepared = run.prepare(config)
 
     def timed() -> list[float]:
@@ -151,7 +159,8 @@ def _steps(
     return timed
 
 
-def _config(data: Path, preset: str, size: int) -> Any:
+def configuration(data: Path, preset: str, size: int, **train: Any) -> Any:
+    """A training without validations or checkpoints, with further keys of `train`."""
     from bayrace.config import make_config
 
     return make_config(
@@ -164,6 +173,7 @@ def _config(data: Path, preset: str, size: int) -> Any:
                 "checkpoint_every": 3600,
                 "max_epochs": 10**6,
                 "device": "cpu",
+                **train,
             },
         }
     )
@@ -212,18 +222,24 @@ def _structure(data: Path, size: int) -> Any:
     return atoms
 
 
-def _predictions(data: Path, preset: str, size: int) -> Callable[[], None]:
-    """Energy and forces, with their noise, of a structure whose graph is ready."""
+def prepared(data: Path, preset: str, size: int) -> tuple[Any, Any]:
+    """A potential and the batch of a structure whose graph is ready."""
     from bayrace.data.batch import build_graph, collate
     from bayrace.data.frame import frame_from_atoms
-    from bayrace.predict.predict import predict
 
     atoms = _structure(data, size)
     elements = tuple(sorted(set(atoms.numbers.tolist())))
     potential = _potential(preset, elements)
     frame = frame_from_atoms(atoms, keys=None, index=0)
     graph = build_graph(frame, elements=elements, cutoff=potential.model.cutoff)
-    batch = collate([graph], elements_count=len(elements), dtype=potential.dtype)
+    return potential, collate([graph], elements_count=len(elements), dtype=potential.dtype)
+
+
+def _predictions(data: Path, preset: str, size: int) -> Callable[[], None]:
+    """Energy and forces, with their noise."""
+    from bayrace.predict.predict import predict
+
+    potential, batch = prepared(data, preset, size)
     origins, known = potential.origins, potential.lambdas
 
     def call() -> None:

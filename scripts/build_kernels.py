@@ -2,8 +2,9 @@
 
     python scripts/build_kernels.py
 
-Programs and operators of tiny, small and medium in single precision, for x86-64 processors with
-AVX-512 and with AVX2. Other processors, presets and precisions compile theirs when they need them.
+Programs and operators of tiny, small and medium in single precision and the steps of Muon, for
+x86-64 processors with AVX-512 and with AVX2. Other processors, presets and precisions compile
+theirs when they need them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,22 @@ from bayrace.models.noise import NoiseSpec
 from bayrace.models.race.network import Race
 from bayrace.models.race.presets import PRESETS
 from bayrace.models.race.spec import RaceSpec
-from bayrace.nn import compiler, exponentials, kernels, mixing, passes, prebuilt, products, splines
+from bayrace.nn import (
+    compiler,
+    exponentials,
+    kernels,
+    mixing,
+    newton_schulz,
+    passes,
+    prebuilt,
+    products,
+    splines,
+)
 from bayrace.nn.program import engine
 
 SIZES = ("tiny", "small", "medium")
 NOT_SPEC = ("normalise", "dtype", "short_range", "preset")  # of a preset
-USERS = (engine, exponentials, mixing, passes, products, splines)  # what calls `build`
+USERS = (engine, exponentials, mixing, newton_schulz, passes, products, splines)  # of `build`
 
 
 def spec_of(preset: str) -> RaceSpec:
@@ -48,7 +59,7 @@ def build_all(level: str, folder: Path) -> None:
         patch.start()
     for cached in (engine._library, exponentials._load, kernels.ready, kernels._problem):
         cached.cache_clear()
-    for module in (mixing, passes, products, splines):
+    for module in (mixing, newton_schulz, passes, products, splines):
         module.load.cache_clear()
     for preset in SIZES:
         race = Race(spec_of(preset), kernel="fused")
@@ -57,6 +68,7 @@ def build_all(level: str, folder: Path) -> None:
         with mock.patch.object(race.compiled, "program", return_value=None):
             race.prepare(torch.float32)  # the operators
     exponentials._load("", torch.float32, 0)
+    assert newton_schulz.available(torch.empty(0))
     for patch in patches:
         patch.stop()
 

@@ -9,9 +9,10 @@ from speed_tables import measured
 RATIOS = (  # quantity, slower, faster, at least, what it says
     ("step", "e3nn-paper", "bayrace-paper", 25.0, "the published formulation with e3nn"),
     ("step", "nequip-paper", "bayrace-paper-l2", 8.0, "NequIP at the same irreps"),
-    ("step", "mace-64", "bayrace-small", 4.0, "MACE-64"),
+    ("step", "mace-64", "bayrace-small", 30.0, "MACE-64"),
     ("step", "nequip-2-compiled", "bayrace-2", 1.0, "NequIP compiled, two layers"),
-    ("step", "nequip-3-compiled", "bayrace-3", 1.0, "NequIP compiled, three layers"),
+    ("step", "nequip-3-compiled", "bayrace-3", 8.0, "NequIP compiled, three layers"),
+    ("dynamics", "apax-gmnn", "bayrace-small", 1.0, "apax"),
 )
 GROWTH = 1.10  # of the cost per atom from 216 to 1000 atoms
 MEMORY = 0.5  # of MACE-64's

@@ -1,17 +1,19 @@
-"""What the adapters of the peers share: statistics of a data set and labels. Torch and ASE only."""
+"""What the adapters of the peers share: statistics of a data set and labels. ASE and NumPy only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ase.io
 import numpy as np
-import torch
 from ase import Atoms
 from ase.neighborlist import neighbor_list
-from torch import Tensor
+
+if TYPE_CHECKING:  # apax has an environment without torch
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

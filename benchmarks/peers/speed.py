@@ -1,6 +1,7 @@
-"""Speed of bayrace, MACE, NequIP and the e3nn formulation of RACE, interleaved in one run.
+"""Speed of bayrace, MACE, NequIP, apax and the e3nn formulation of RACE, interleaved in one run.
 
 .venv/bin/python benchmarks/peers/speed.py                 everything, on an otherwise idle machine
+.venv/bin/python benchmarks/peers/speed.py --short         what `make bench` runs, minutes
 .venv/bin/python benchmarks/peers/speed.py --quick --only step bayrace-small mace-64
 
 Every environment has one worker process. They are asked in turn, A B C A B C, and wait for their
@@ -33,6 +34,7 @@ PYTHON = {
     "e3nn": sys.executable,
     "mace": str(BENCH / "mace/bin/python"),
     "nequip": str(BENCH / "nequip/bin/python"),
+    "apax": str(BENCH / "apax/bin/python"),
 }
 SMALL = ["bayrace-small", "mace-64", "bayrace-medium", "mace-32", "bayrace-2", "nequip-2"]
 SMALL += ["bayrace-3", "nequip-3"]
@@ -41,14 +43,16 @@ LARGE = ["bayrace-paper", "bayrace-paper-l2", "nequip-paper"]
 E3NN = ["e3nn-paper", "e3nn-paper-pruned"]
 CRYSTALS = ["si-64", "si-216", "si-512", "si-1000"]
 
+APAX = "apax-gmnn"  # not trained here
+
 TRIAL = "bayrace-tiny"  # only where --only names it
 
 SIZES: dict[str, list[str]] = {  # sizes for which each quantity is measured
     "step": [*SMALL, *COMPILED, *LARGE, *E3NN],
-    "3bpa-1": [*SMALL, *LARGE, *E3NN],
+    "3bpa-1": [*SMALL, APAX, *LARGE, *E3NN],
     "3bpa-5": [*SMALL, *COMPILED, *LARGE, *E3NN],
-    **{name: [*SMALL, "bayrace-paper"] for name in CRYSTALS},
-    "dynamics": [*SMALL, "bayrace-paper"],
+    **{name: [*SMALL, APAX, "bayrace-paper"] for name in CRYSTALS},
+    "dynamics": [*SMALL, APAX, "bayrace-paper"],
     "memory": [*SMALL, "bayrace-paper"],
     "start": ["bayrace-small", "mace-64", "bayrace-2", "nequip-2", *COMPILED, "bayrace-paper"],
     "command": ["bayrace-small", "bayrace-paper"],
@@ -56,6 +60,9 @@ SIZES: dict[str, list[str]] = {  # sizes for which each quantity is measured
 KEEP = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(10**11)}
 KEEP |= {"MALLOC_TOP_PAD_": str(2**28)}
 QUICK = {"step", "3bpa-1", "3bpa-5", "si-216", "dynamics"}
+SHORT = ["step", "3bpa-1", "3bpa-5", "si-216", "si-1000", "dynamics"]
+SHORT += ["bayrace-small", "mace-64", "bayrace-2", "bayrace-3", "nequip-2", "nequip-3", APAX]
+SHORT += COMPILED
 
 
 class Worker:
@@ -122,11 +129,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--keep-memory", action="store_true", help="glibc keeps freed memory")
     parser.add_argument("--quick", action="store_true", help="2 rounds of 0.5 s, fewer quantities")
+    parser.add_argument("--short", action="store_true", help="3 rounds of 1 s, no paper sizes")
     parser.add_argument("--data", type=Path, default=ROOT / BENCH / "data/3bpa")
     parser.add_argument("--output", type=Path, default=ROOT / BENCH / "results/speed.json")
     options = parser.parse_args()
-    options.rounds = options.rounds or (2 if options.quick else 5)
-    options.seconds = options.seconds or (0.5 if options.quick else 2.0)
+    rounds, seconds = (2, 0.5) if options.quick else (3, 1.0) if options.short else (5, 2.0)
+    options.rounds, options.seconds = options.rounds or rounds, options.seconds or seconds
+    options.only = options.only or (SHORT if options.short else [])
     return options
 
 
@@ -222,6 +231,8 @@ def environment(options: argparse.Namespace) -> dict[str, str]:
     """Of a worker. By default glibc gives large blocks back, and page faults take their time."""
     threads = str(options.threads)
     more = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    if threads == "1":  # JAX takes all cores otherwise
+        more["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
     return os.environ | more | (KEEP if options.keep_memory else {})
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 PEERS = {  # what stands beside what: matched by purpose, by irreps, by being the same network
-    "bayrace-small": ["mace-32", "mace-64"],
+    "bayrace-small": ["mace-32", "mace-64", "apax-gmnn"],
     "bayrace-medium": ["mace-64"],
     "bayrace-2": ["nequip-2", "nequip-2-compiled"],
     "bayrace-3": ["nequip-3", "nequip-3-compiled"],

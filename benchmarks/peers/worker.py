@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from ase import Atoms
 from ase.calculators.calculator import Calculator
 from ase.md.verlet import VelocityVerlet
@@ -117,6 +116,10 @@ class Worker:
             from bayrace_peer import BayraceSubject
 
             return BayraceSubject(size, self.data, self.statistics)
+        if self.code == "apax":
+            from apax_peer import ApaxSubject
+
+            return ApaxSubject(self.frames, self.statistics)
         from peer_subject import PeerSubject
 
         return PeerSubject(self.code, size, self.frames, self.statistics)
@@ -139,11 +142,14 @@ def peak() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("code", choices=["bayrace", "e3nn", "mace", "nequip"])
+    parser.add_argument("code", choices=["apax", "bayrace", "e3nn", "mace", "nequip"])
     parser.add_argument("--data", type=Path, default=BENCH / "data/3bpa")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    if options.code != "apax":  # which computes with JAX
+        import torch
+
+        torch.set_num_threads(options.threads)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print goes to stderr
     worker = Worker(options.code, options.data)

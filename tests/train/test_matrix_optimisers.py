@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch import Tensor
 
@@ -19,6 +23,7 @@ from bayrace.train.soap import EVERY, SoapSettings
 
 ADAM = AdamSettings("adamw", lr=0.02, weight_decay=0.0, betas=(0.9, 0.99), eps=1e-10)
 MUON, SOAP = MuonSettings(ADAM, momentum=0.9), SoapSettings(ADAM, memory=0.9)
+FIXTURES = hypothesis.HealthCheck.function_scoped_fixture  # the environment is set anew
 SHAPES = {"a": (12, 9), "b": (8, 20), "c": (3, 8, 8), "d": (9, 8, 10), "e": (12, 9), "f": (5,)}
 
 
@@ -81,6 +86,14 @@ def test_orthogonal_keeps_directions_and_levels_singular_values(
     assert float((levelled - torch.diag(diagonal)).abs().max()) < slack
 
 
+@pytest.fixture(params=["plain", "fused"])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """PyTorch, and compiled code."""
+    monkeypatch.setenv("BAYRACE_KERNEL", request.param)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("kernel")
 def test_zero_gradients_move_nothing() -> None:
     for settings in (MUON, SOAP):
         params = made(2)
@@ -90,6 +103,7 @@ def test_zero_gradients_move_nothing() -> None:
         assert all(torch.equal(*pair) for pair in zip(params.values(), before, strict=True))
 
 
+@pytest.mark.usefixtures("kernel")
 def test_muon_steps_equal_those_by_singular_value_decomposition() -> None:
     """Up to the polynomials, which leave singular values of 0.89 to 1.11."""
     params, reference = made(3), made(3)
@@ -108,6 +122,7 @@ def test_muon_steps_equal_those_by_singular_value_decomposition() -> None:
             reference[name] = params[name].clone()
 
 
+@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("factor", [1e-14, 1e-6, 1e4, 1e12])
 def test_muon_does_not_feel_the_scale_of_the_loss(factor: float) -> None:
     """In float32, whose range squares of squares leave quickly."""
@@ -121,6 +136,65 @@ def test_muon_does_not_feel_the_scale_of_the_loss(factor: float) -> None:
         ends.append(params)
     for name in ("a", "b", "c", "d", "e"):
         torch.testing.assert_close(ends[0][name], ends[1][name], rtol=1e-4, atol=1e-5)
+
+
+@hypothesis.settings(deadline=None, max_examples=30, suppress_health_check=[FIXTURES])
+@given(
+    shape=st.lists(st.integers(8, 70), min_size=2, max_size=2),
+    several=st.sampled_from([(), (3,), (9,)]),
+    seed=st.integers(0, 10**6),
+)
+def test_compiled_steps_are_those_of_pytorch(
+    monkeypatch: pytest.MonkeyPatch, shape: list[int], several: tuple[int, ...], seed: int
+) -> None:
+    """Of any matrices; the polynomials amplify rounding where singular values are small."""
+    settings = replace(MUON, adam=replace(ADAM, weight_decay=0.1))
+    shapes = {"a": (*several, *shape), "b": (*several, *shape), "c": (40, 9)}
+    ends = []
+    for kernel in ("plain", "fused"):
+        monkeypatch.setenv("BAYRACE_KERNEL", kernel)
+        params = made(seed, shapes)
+        state = optim.init(settings, params)
+        for number in range(2):
+            grads = listed(made(seed + 1 + number, shapes))
+            grads[0] = grads[0].mT.contiguous().mT  # strides of another order
+            optim.step(settings, params, grads, state, lr=1.0)
+        ends.append([*params.values(), *(value for k, value in state.items() if "mom" in k)])
+    for plain, fused in zip(*ends, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(8, 43), (32, 32), (70, 12), (64, 64), (100, 90)])
+def test_compiled_steps_in_single_precision(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int
+) -> None:
+    """The polynomials amplify rounding; compiled code must not suffer twice as much as PyTorch."""
+    values = torch.logspace(0, -2, min(rows, columns), dtype=torch.float64)
+    errors = {"plain": 0.0, "fused": 0.0}
+    for seed in range(12):
+        gradient = with_singular_values(values, rows, columns, seed=seed).float()
+        (exact,) = orthogonal([gradient.double().unsqueeze(0)], scale=0.2)
+        for kernel in errors:
+            monkeypatch.setenv("BAYRACE_KERNEL", kernel)
+            params = {"a": torch.zeros(rows, columns)}
+            optim.step(MUON, params, [gradient.clone()], optim.init(MUON, params), lr=1.0)
+            error = float((params["a"] + exact[0]).norm() / exact.norm())
+            assert error < 4 * torch.finfo(torch.float32).eps * 100**2
+            errors[kernel] += error**2
+    assert math.sqrt(errors["fused"]) < 2 * math.sqrt(errors["plain"])
+
+
+def test_threads_do_not_change_a_bit() -> None:
+    before, ends = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            params, state = made(7), optim.init(MUON, made(7))
+            optim.step(MUON, params, listed(made(8)), state, lr=0.02)
+            ends.append(listed(params))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(*pair) for pair in zip(*ends, strict=True))
 
 
 @pytest.mark.parametrize("settings", [MUON, SOAP])

@@ -155,18 +155,16 @@ def forward_path(block: Block) -> str:
   {closing} }}"""
 
 
-def tangent_path(block: Block, *, fixed: bool = False) -> str:
-    """The change of `forward` with x, Y and R; with `fixed` features x does not change."""
+def tangent_path(block: Block) -> str:
+    """The change of `forward` with x, Y and R."""
     opening, closing = _accumulators(block)
     sums = " ".join(
         f"a{m3} += {dot('t', 'q', block.into(m3))}; b{m3} += {dot('u', 'p', block.into(m3))};"
         for m3 in range(len(block.rows))
         if block.into(m3)
     )
-    moved = each(block.source_dim, "vec q# = v * x#;")
-    if not fixed:
-        moved = load_rows("d", "vxs[k]", block.source, block.source_dim)
-        moved += each(block.source_dim, "vec q# = w * d# + v * x#;")
+    moved = load_rows("d", "vxs[k]", block.source, block.source_dim)
+    moved += each(block.source_dim, "vec q# = w * d# + v * x#;")
     return f"""{{ {opening} {each(len(block.rows), "vec b# = {0};")}
   for (long k = 0; k < size; k++) {{
     const real *t = table + k * COUPLINGS, *u = tangent + k * COUPLINGS;
@@ -191,7 +189,7 @@ def reached_rows(block: Block) -> list[int]:
     return [m3 for m3 in range(len(block.rows)) if block.into(m3)]
 
 
-def _harmonics(block: Block, values: str) -> str:
+def harmonics_gradient(block: Block, values: str) -> str:
     """Add Σ CG g x, with x the named values, to the vectors z of the harmonics' gradient."""
     components = sorted({m2 for terms in block.terms.values() for m2, _ in terms})
     lines = [f"vec z{m2} = z[{m2}];" for m2 in components]
@@ -213,7 +211,7 @@ def backward_path(block: Block) -> str:
         for m1 in range(block.source_dim)
         if block.out_of(m1)
     )
-    harmonics = _harmonics(block, "x")
+    harmonics = harmonics_gradient(block, "x")
     loads = load_rows("x", "x_of[side]", block.source, block.source_dim)
     return f"""{{ vec w = AT(r_of + {block.index} * channels + c), gw = {{0}};
   for (int side = 0; side < 2; side++) {{
@@ -242,7 +240,7 @@ def _double_pairs_path(block: Block) -> str:
         if block.out_of(m1)
     )
     mixed = each(block.source_dim, "vec q# = w * d# + v * x#;")
-    harmonics = _harmonics(block, "q")
+    harmonics = harmonics_gradient(block, "q")
     return f"""{{ vec w = AT(r_of + {block.index} * channels + c), gw = {{0}};
   vec v = AT(vr_of + {block.index} * channels + c);
   for (int side = 0; side < 2; side++) {{

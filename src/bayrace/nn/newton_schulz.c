@@ -51,6 +51,7 @@ typedef struct {
       UNROLL for (int v = 0; v < vectors; v++) AT(to + r * apart + v * LANES) = sum[r][v];  \
   }
 
+__attribute__((always_inline)) /* some strides are constants */
 static inline void tile(int vectors, const real *a, long a_apart, long a_next, const real *b,
                         long b_apart, long size, real *to, long apart, int add) {
   if (vectors == 2) SUMS(2)
@@ -64,9 +65,13 @@ static void upper(const real *a, const real *b, long size, long n, real *to, int
       tile(n - c >= 2 * LANES ? 2 : 1, a + r, n, 1, b + c, n, size, to + r * n + c, n, add);
 }
 
+/* What is above the diagonal, below it too: exactly, or rounding would grow. */
 static void mirror(real *a, long n) {
-  for (long r = 0; r < n; r += 4)
-    for (long c = r / PAD * PAD + PAD; c < n; c += 4) turn_four(a + r * n + c, n, a + c * n + r, n);
+  for (long r = 0; r < n; r += 4) {
+    for (int i = 0; i < 4; i++)
+      for (int j = 0; j < i; j++) a[(r + i) * n + r + j] = a[(r + j) * n + r + i];
+    for (long c = r + 4; c < n; c += 4) turn_four(a + r * n + c, n, a + c * n + r, n);
+  }
 }
 
 /* a^T b where that is symmetric. */

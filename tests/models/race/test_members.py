@@ -75,6 +75,22 @@ def test_copies_are_batches_like_any_other() -> None:
     assert sum(copies.species_counts) == copies.atoms == 3 * batch.atoms
 
 
+def test_compiled_networks_need_no_copies_of_edges() -> None:
+    spec = small_spec(ELEMENTS, noise=NOISE, radial_knots=16, self_contraction=True)
+    fast, plain = Race(spec, kernel="fused"), Race(spec, kernel="plain")
+    members = folded(fast, 3)
+    batch = graph_of(fast, random_frame(ELEMENTS, 7, seed=1), random_frame((1, 8), 5, seed=2))
+    light = repeated(batch, 3, edges=False)
+    with torch.no_grad():
+        found = evaluate(fast, members, light)
+        expected = evaluate(plain, members, repeated(batch, 3))
+        with pytest.raises(ValueError, match="repeat the edges too"):
+            evaluate(plain, members, light)
+    for name in ("energy", "atomic_energy", "forces", "energy_head", "forces_head"):
+        one, other = getattr(found, name), getattr(expected, name)
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
 def test_networks_without_splines_are_not_taken() -> None:
     model = Race(small_spec(ELEMENTS, radial_knots=0))
     assert not model.side_by_side(folded(model, 2))

@@ -29,7 +29,6 @@ from bayrace.nn.program.operations import GeometryBack
 from bayrace.nn.program.tape import Value
 from bayrace.nn.tables import inside_transforms
 
-
 _SHARED, _ENERGY, _GRADIENTS = range(3)  # parts of a program: geometry, all results, their reverse
 
 
@@ -136,9 +135,7 @@ class _Written:
     cotangents: tuple[Value, ...]  # of numbers, gradient and virial
     gradients: Mapping[str, Value]  # of the parameters
 
-    def evaluate(
-        self, params: Params, batch: GraphBatch, members: int = 1
-    ) -> tuple[Results, _Run]:
+    def evaluate(self, params: Params, batch: GraphBatch, members: int = 1) -> tuple[Results, _Run]:
         """Run all but the last part, once for each member."""
         batch = batch if members == 1 else _first_copy(batch, members)
         weights = {self.params[name]: params[name].detach().contiguous() for name in self.params}

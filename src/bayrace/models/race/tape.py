@@ -36,7 +36,6 @@ from bayrace.nn.program.readouts import Readout, ReadoutSizes, read
 from bayrace.nn.program.tape import Tape, Value
 from bayrace.nn.splines import coefficients
 
-
 _MOST_HIDDEN = 1024  # of a readout, as in readout.c
 
 

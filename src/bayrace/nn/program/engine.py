@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayrace.nn.compiler import build, vector_bytes
+from bayrace.nn.compiler import build
 from bayrace.nn.contraction import parse_product
 from bayrace.nn.kernels import DTYPES, lanes_for
 from bayrace.nn.plan import parse_plan
@@ -209,7 +209,8 @@ def _library(source: Source, lanes: int, dtype: torch.dtype) -> Any:
     if source.file != "messages.c":
         return build(text, defines)
     plan = parse_plan(source.key)
-    registers = 32 if vector_bytes() >= 64 else 16  # of AVX-512 and AVX2
+    widest = lanes_for(2**10, dtype) * dtype.itemsize
+    registers = 32 if widest >= 64 else 16  # of AVX-512 and AVX2
     text = messages.generate(plan, source.channels, fixed=source.fixed, registers=registers)
     with ThreadPoolExecutor() as pool:
         libraries = pool.map(

@@ -7,6 +7,7 @@
    (6, kinds, kinds) start, charges, 1 / a, value, slope and curvature of ZBL there. */
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef REAL real;
@@ -14,6 +15,8 @@ typedef REAL real;
 #define SOFT ((real)0.15) /* Å, as in short_range.py */
 
 enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
+
+//@ threads
 
 static const double SCREENING[4][2] = {
     {0.18175, 3.19980}, {0.50986, 0.94229}, {0.28022, 0.40290}, {0.02817, 0.20162}};
@@ -61,10 +64,9 @@ static void repel(const graph *a, long kinds, pair_of_atoms *p) {
       (real)(-charges / d * (screening / d + steep) - (first - second * depth));
 }
 
-static pair_of_atoms find(const graph *a, long pairs, long edges, long kinds, long index) {
+static pair_of_atoms find(const graph *a, long edges, long kinds, long index) {
   pair_of_atoms p;
   const long edge = a->pair_edges[index];
-  (void)pairs;
   p.receiver = a->edges[edge];
   p.sender = a->edges[edges + edge];
   const real *cell = a->cell + 9 * a->owner[p.receiver], *shift = a->shifts + 3 * edge;
@@ -133,14 +135,22 @@ STEP(geometry) {
   const graph a = read_graph(arrays);
   const long degree = own[1], count = (degree + 1) * (degree + 1);
   real *distance = arrays[8], *all = arrays[9], *energy = arrays[10];
-  memset(energy, 0, run[ATOMS] * sizeof(real));
-  for (long i = 0; i < run[PAIRS]; i++) {
-    const pair_of_atoms p = find(&a, run[PAIRS], run[EDGES], own[2], i);
-    distance[i] = p.read;
-    harmonics(degree, p.unit, all + i * count);
-    energy[p.receiver] += p.energy / 2;
-    energy[p.sender] += p.energy / 2;
+  const long threads = threads_for(run, run[PAIRS] / 16), atoms = run[ATOMS];
+  real *spare = spare_sums(threads, atoms);
+  memset(energy, 0, atoms * sizeof(real));
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long thread = 0; thread < threads; thread++) {
+    real *sums = part(thread, atoms, energy, spare);
+    const long end = run[PAIRS] * (thread + 1) / threads;
+    for (long i = run[PAIRS] * thread / threads; i < end; i++) {
+      const pair_of_atoms p = find(&a, run[EDGES], own[2], i);
+      distance[i] = p.read;
+      harmonics(degree, p.unit, all + i * count);
+      sums[p.receiver] += p.energy / 2;
+      sums[p.sender] += p.energy / 2;
+    }
   }
+  merge(threads, atoms, energy, spare);
 }
 
 /* arrays: the graph (8), gradients of distances and harmonics, then those of positions (atoms, 3)
@@ -149,25 +159,37 @@ STEP(geometry_back) {
   const graph a = read_graph(arrays);
   const long degree = own[1], count = (degree + 1) * (degree + 1);
   const real *by_distance = arrays[8], *by_harmonics = arrays[9];
-  real *forces = arrays[10], *virial = arrays[11];
-  memset(forces, 0, 3 * run[ATOMS] * sizeof(real));
-  memset(virial, 0, 9 * run[STRUCTURES] * sizeof(real));
-  for (long i = 0; i < run[PAIRS]; i++) {
-    const pair_of_atoms p = find(&a, run[PAIRS], run[EDGES], own[2], i);
-    real table[16][3], turn[3] = {0}, along = 0, g[3];
-    slopes(degree, p.unit, table);
-    for (long k = 1; k < count; k++)
-      for (int j = 0; j < 3; j++) turn[j] += by_harmonics[i * count + k] * table[k][j];
-    for (int j = 0; j < 3; j++) along += turn[j] * p.unit[j];
-    const real radial = by_distance[i] * p.slope + p.energy_slope;
-    real *own_virial = virial + 9 * a.owner[p.receiver];
-    for (int j = 0; j < 3; j++) g[j] = radial * p.unit[j] + (turn[j] - along * p.unit[j]) / p.length;
-    for (int j = 0; j < 3; j++) {
-      forces[3 * p.sender + j] += g[j];
-      forces[3 * p.receiver + j] -= g[j];
-      for (int k = 0; k < 3; k++) own_virial[3 * j + k] += (p.r[j] * g[k] + p.r[k] * g[j]) / 2;
+  real *all_forces = arrays[10], *all_virial = arrays[11];
+  const long atoms = 3 * run[ATOMS], strains = 9 * run[STRUCTURES];
+  const long threads = threads_for(run, run[PAIRS] / 16);
+  real *spare = spare_sums(threads, atoms), *spare_virial = spare_sums(threads, strains);
+  memset(all_forces, 0, atoms * sizeof(real));
+  memset(all_virial, 0, strains * sizeof(real));
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long thread = 0; thread < threads; thread++) {
+    real *forces = part(thread, atoms, all_forces, spare);
+    real *virial = part(thread, strains, all_virial, spare_virial);
+    const long end = run[PAIRS] * (thread + 1) / threads;
+    for (long i = run[PAIRS] * thread / threads; i < end; i++) {
+      const pair_of_atoms p = find(&a, run[EDGES], own[2], i);
+      real table[16][3], turn[3] = {0}, along = 0, g[3];
+      slopes(degree, p.unit, table);
+      for (long k = 1; k < count; k++)
+        for (int j = 0; j < 3; j++) turn[j] += by_harmonics[i * count + k] * table[k][j];
+      for (int j = 0; j < 3; j++) along += turn[j] * p.unit[j];
+      const real radial = by_distance[i] * p.slope + p.energy_slope;
+      real *own_virial = virial + 9 * a.owner[p.receiver];
+      for (int j = 0; j < 3; j++)
+        g[j] = radial * p.unit[j] + (turn[j] - along * p.unit[j]) / p.length;
+      for (int j = 0; j < 3; j++) {
+        forces[3 * p.sender + j] += g[j];
+        forces[3 * p.receiver + j] -= g[j];
+        for (int k = 0; k < 3; k++) own_virial[3 * j + k] += (p.r[j] * g[k] + p.r[k] * g[j]) / 2;
+      }
     }
   }
+  merge(threads, atoms, all_forces, spare);
+  merge(threads, strains, all_virial, spare_virial);
 }
 
 /* How distances and harmonics change when atoms move by v (atoms, 3) and the strain by w
@@ -178,8 +200,9 @@ STEP(geometry_tangent) {
   const long degree = own[1], count = (degree + 1) * (degree + 1);
   const real *v = arrays[8], *w = arrays[9];
   real *by_distance = arrays[10], *by_harmonics = arrays[11];
+#pragma omp parallel for num_threads(threads_for(run, run[PAIRS] / 16)) schedule(static)
   for (long i = 0; i < run[PAIRS]; i++) {
-    const pair_of_atoms p = find(&a, run[PAIRS], run[EDGES], own[2], i);
+    const pair_of_atoms p = find(&a, run[EDGES], own[2], i);
     real table[16][3], move[3] = {0}, along = 0;
     slopes(degree, p.unit, table);
     if (v)

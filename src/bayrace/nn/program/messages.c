@@ -79,16 +79,7 @@ static inline void put(real *target, vec value, int add) {
   AT(target) = value;
 }
 
-/* Threads but the first add into zeros of their own; see `merge`. */
-static inline real *part(long thread, long size, real *shared, real *spare) {
-  return thread ? spare + (thread - 1) * size : shared;
-}
-
-static void merge(long threads, long size, real *shared, real *spare) {
-  for (long thread = 1; thread < threads; thread++)
-    for (long i = 0; i < size; i++) shared[i] += spare[(thread - 1) * size + i];
-  free(spare);
-}
+//@ threads
 
 static inline long chunk(long begin, long end) { return end - begin < CHUNK ? end - begin : CHUNK; }
 
@@ -102,17 +93,12 @@ static inline numbers numbered(long first) {
   return found;
 }
 
-static long threads_for(const long *run) {
-  const long most = run[PAIRS] / 64 + 1;
-  return run[THREADS] < most ? run[THREADS] : most;
-}
-
 #ifdef PASS_send
 /* arrays: first, sender, pair, forth, x, d, y, table; out. */
 STEP(send) {
   const long *first = arrays[0], *sender = arrays[1], *pair = arrays[2], *forth = arrays[3];
   const real *x = arrays[4], *d = arrays[5], *y = arrays[6], *splines = arrays[7];
-#pragma omp parallel for num_threads(threads_for(run)) schedule(dynamic, 4)
+#pragma omp parallel for num_threads(threads_for(run, run[PAIRS])) schedule(dynamic, 4)
   for (long n = 0; n < run[ATOMS]; n++) {
     const long start = first[n], stop = first[n + 1];
     real table[CHUNK * COUPLINGS] ALIGNED, radial[CHUNK * WIDTH], w[4], slope[4];
@@ -143,7 +129,7 @@ STEP(send_tangent) {
   const long *first = arrays[0], *sender = arrays[1], *pair = arrays[2], *forth = arrays[3];
   const real *x = arrays[4], *d = arrays[5], *y = arrays[6], *splines = arrays[7];
   const real *vx = arrays[8], *vd = arrays[9], *vy = arrays[10];
-#pragma omp parallel for num_threads(threads_for(run)) schedule(dynamic, 4)
+#pragma omp parallel for num_threads(threads_for(run, run[PAIRS])) schedule(dynamic, 4)
   for (long n = 0; n < run[ATOMS]; n++) {
     const long start = first[n], stop = first[n + 1];
     real table[CHUNK * COUPLINGS] ALIGNED, tangent[CHUNK * COUPLINGS] ALIGNED, w[4], slope[4];
@@ -184,9 +170,9 @@ STEP(send_back) {
   const real *splines = arrays[7];
   real *gx_all = arrays[8], *gd = arrays[9], *gy = arrays[10];
   const long pairs = run[PAIRS], size = run[ATOMS] * INPUTS * channels;
-  const long threads = threads_for(run);
+  const long threads = threads_for(run, run[PAIRS]);
   const int want_x = gx_all != 0;
-  real *spare = want_x && threads > 1 ? calloc((threads - 1) * size, sizeof(real)) : 0;
+  real *spare = want_x ? spare_sums(threads, size) : 0;
   if (want_x && !(own[0] & 1)) memset(gx_all, 0, size * sizeof(real));
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (long thread = 0; thread < threads; thread++) {
@@ -222,7 +208,7 @@ STEP(send_back) {
       }
     }
   }
-  if (spare) merge(threads, size, gx_all, spare);
+  merge(threads, size, gx_all, spare);
 }
 #endif
 
@@ -236,9 +222,9 @@ STEP(send_reverse) {
   const real *splines = arrays[8], *vx = arrays[9], *vd = arrays[10], *vy = arrays[11];
   real *gx_all = arrays[12], *gt_all = arrays[13];
   const long pairs = run[PAIRS], size = run[ATOMS] * INPUTS * channels, rows = own[1] + 3;
-  const long threads = threads_for(run);
-  real *spare = threads > 1 ? calloc((threads - 1) * size, sizeof(real)) : 0;
-  real *spare_table = threads > 1 ? calloc((threads - 1) * rows * WIDTH, sizeof(real)) : 0;
+  const long threads = threads_for(run, run[PAIRS]);
+  real *spare = spare_sums(threads, size);
+  real *spare_table = spare_sums(threads, rows * WIDTH);
   if (!(own[0] & 1)) memset(gx_all, 0, size * sizeof(real));
   const int want_x = 1;
   if (!(own[0] & 2)) memset(gt_all, 0, rows * WIDTH * sizeof(real));
@@ -279,7 +265,7 @@ STEP(send_reverse) {
       }
     }
   }
-  if (spare) merge(threads, size, gx_all, spare);
-  if (spare_table) merge(threads, rows * WIDTH, gt_all, spare_table);
+  merge(threads, size, gx_all, spare);
+  merge(threads, rows * WIDTH, gt_all, spare_table);
 }
 #endif

@@ -18,6 +18,7 @@ from bayrace.nn.codegen import (
     couple,
     each,
     gather_rows,
+    harmonics_gradient,
     load_rows,
     reached_rows,
 )
@@ -90,8 +91,10 @@ class _Writer:
         for block in group:
             lines.append(f"{{ {_radial('w', 'rs[k]', block)}")
             lines.append(each(block.source_dim, "vec q# = w * x#;"))
-            for m3 in reached_rows(block):
-                lines.append(f"{_sum('a', block, m3)} += {_dot('t', 'q', block.into(m3))};")
+            lines += [
+                f"{_sum('a', block, m3)} += {_dot('t', 'q', block.into(m3))};"
+                for m3 in reached_rows(block)
+            ]
             lines.append("}")
         return _by_receiver(group, "", lines, "a")
 
@@ -123,7 +126,7 @@ class _Writer:
             lines += [f"g{m3} *= w;" for m3 in reached]
             for m1, terms in _leaving(block):
                 lines.append(f"e{m1} += {_dot('t', 'g', terms)};")
-            lines.append(f"{_harmonics(block)} }}")
+            lines.append(f"{harmonics_gradient(block, 'x')} }}")
         return _by_pair(group, "", lines, ("gw", "gr_of"))
 
     def reverse(self, group: Group) -> str:
@@ -214,15 +217,3 @@ def _by_pair(group: Group, opening: str, lines: list[str], *kept: tuple[str, str
     if (want_x) {{ {features} }}
   }}
   {closing} }}"""
-
-
-def _harmonics(block: Block) -> str:
-    """Add Σ CG g x to the vectors z of the harmonics' gradient."""
-    components = sorted({m2 for terms in block.terms.values() for m2, _ in terms})
-    lines = [f"vec z{m2} = z[{m2}];" for m2 in components]
-    for (m1, m3), terms in block.terms.items():
-        lines.append(f"{{ vec product = g{m3} * x{m1};")
-        lines += [f"z{m2} += (real){cg!r} * product;" for m2, cg in terms]
-        lines.append("}")
-    lines += [f"z[{m2}] = z{m2};" for m2 in components]
-    return " ".join(lines)

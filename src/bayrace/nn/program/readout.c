@@ -28,6 +28,7 @@ static inline double number(long bits) {
 }
 
 //@ sigmoid
+//@ threads
 
 /* LANES columns of hidden (K) times a matrix whose rows are `stride` apart. */
 static inline vec columns(const real *hidden, const real *matrix, long K, long stride) {
@@ -107,47 +108,57 @@ STEP(readout_reverse) {
   const long K = own[1], S = own[2], Q = own[3], wide = own[4], G = Q * EACH;
   const real norm = 1 / (real)sqrt((double)K), slope = (real)number(own[8]) * norm * GAIN;
   const real *scalars = arrays[2], *gating = arrays[4];
-  real *by_scalars = arrays[8], *by_gating = arrays[10];
-  if (!(own[0] & 2)) memset(by_scalars, 0, K * S * sizeof(real));
-  if (G && !(own[0] & 8)) memset(by_gating, 0, K * G * sizeof(real));
-  for (long n = 0; n < run[ATOMS]; n++) {
-    const real *pre = (const real *)arrays[0] + n * K, *sigmoid = (const real *)arrays[1] + n * K;
-    const real *g = (const real *)arrays[5] + n * wide, *v = (const real *)arrays[6] + n * K;
-    real *by_pre = (real *)arrays[7] + n * K, gates[MOST], by_gates[MOST];
-    memset(gates, 0, G * sizeof(real));
-    memset(by_gates, 0, G * sizeof(real));
-    for (long k = 0; k < K; k++) {
-      const real hidden = norm * GAIN * pre[k] * sigmoid[k];
+  real *all_scalars = arrays[8], *all_gating = arrays[10];
+  const long threads = threads_for(run, run[ATOMS]);
+  real *spare = spare_sums(threads, K * S), *spare_gating = G ? spare_sums(threads, K * G) : 0;
+  if (!(own[0] & 2)) memset(all_scalars, 0, K * S * sizeof(real));
+  if (G && !(own[0] & 8)) memset(all_gating, 0, K * G * sizeof(real));
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
+  for (long thread = 0; thread < threads; thread++) {
+    real *by_scalars = part(thread, K * S, all_scalars, spare);
+    real *by_gating = part(thread, K * G, all_gating, spare_gating);
+    const long end = run[ATOMS] * (thread + 1) / threads;
+    for (long n = run[ATOMS] * thread / threads; n < end; n++) {
+      const real *pre = (const real *)arrays[0] + n * K, *sigmoid = (const real *)arrays[1] + n * K;
+      const real *g = (const real *)arrays[5] + n * wide, *v = (const real *)arrays[6] + n * K;
+      real *by_pre = (real *)arrays[7] + n * K, gates[MOST], by_gates[MOST];
+      memset(gates, 0, G * sizeof(real));
+      memset(by_gates, 0, G * sizeof(real));
+      for (long k = 0; k < K; k++) {
+        const real hidden = norm * GAIN * pre[k] * sigmoid[k];
 #pragma omp simd
-      for (long i = 0; i < G; i++) gates[i] += hidden * gating[k * G + i];
-    }
-    for (long q = 0; q < Q; q++)
-      for (long m = 0; m < 5; m++) {
-        const long start = (n * 5 + m) * G + q * EACH;
-        const real *channels = (const real *)arrays[3] + start, weight = g[S + 5 * q + m] / 4;
-        real *by_channels = (real *)arrays[9] + start;
-        for (long i = 0; i < EACH; i++) {
-          const real value = weight * gates[q * EACH + i];
-          by_gates[q * EACH + i] += norm * weight * channels[i];
-          by_channels[i] = own[0] & 4 ? by_channels[i] + value : value;
+        for (long i = 0; i < G; i++) gates[i] += hidden * gating[k * G + i];
+      }
+      for (long q = 0; q < Q; q++)
+        for (long m = 0; m < 5; m++) {
+          const long start = (n * 5 + m) * G + q * EACH;
+          const real *channels = (const real *)arrays[3] + start, weight = g[S + 5 * q + m] / 4;
+          real *by_channels = (real *)arrays[9] + start;
+          for (long i = 0; i < EACH; i++) {
+            const real value = weight * gates[q * EACH + i];
+            by_gates[q * EACH + i] += norm * weight * channels[i];
+            by_channels[i] = own[0] & 4 ? by_channels[i] + value : value;
+          }
         }
-      }
-    for (long k = 0; k < K; k++) {
-      const real s = sigmoid[k], x = pre[k], hidden = GAIN * x * s;
-      const real first = s * (1 + x * (1 - s)), second = s * (1 - s) * (2 + x * (1 - 2 * s));
-      real by_hidden = 0;
-      for (long i = 0; i < S; i++) {
-        by_hidden += norm * g[i] * scalars[k * S + i];
-        by_scalars[k * S + i] += norm * hidden * g[i];
-      }
+      for (long k = 0; k < K; k++) {
+        const real s = sigmoid[k], x = pre[k], hidden = GAIN * x * s;
+        const real first = s * (1 + x * (1 - s)), second = s * (1 - s) * (2 + x * (1 - 2 * s));
+        real by_hidden = 0;
+        for (long i = 0; i < S; i++) {
+          by_hidden += norm * g[i] * scalars[k * S + i];
+          by_scalars[k * S + i] += norm * hidden * g[i];
+        }
 #pragma omp simd reduction(+ : by_hidden)
-      for (long i = 0; i < G; i++) {
-        by_hidden += by_gates[i] * gating[k * G + i];
-        by_gating[k * G + i] += hidden * by_gates[i];
+        for (long i = 0; i < G; i++) {
+          by_hidden += by_gates[i] * gating[k * G + i];
+          by_gating[k * G + i] += hidden * by_gates[i];
+        }
+        by_scalars[k * S] += slope * first * v[k];
+        const real value = GAIN * first * by_hidden + slope * scalars[k * S] * second * v[k];
+        by_pre[k] = own[0] & 1 ? by_pre[k] + value : value;
       }
-      by_scalars[k * S] += slope * first * v[k];
-      const real value = GAIN * first * by_hidden + slope * scalars[k * S] * second * v[k];
-      by_pre[k] = own[0] & 1 ? by_pre[k] + value : value;
     }
   }
+  merge(threads, K * S, all_scalars, spare);
+  merge(threads, K * G, all_gating, spare_gating);
 }

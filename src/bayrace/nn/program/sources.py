@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-_SHARED = ("lanes", "sigmoid")
+_SHARED = ("lanes", "sigmoid", "threads")
 
 
 @cache
@@ -15,7 +15,7 @@ def source_text(file: str) -> str:
 
 
 def with_shared(text: str) -> str:
-    """C source in which `//@ lanes` and `//@ sigmoid` stood for the files of these names."""
+    """C source in which `//@ lanes` and the like stood for the files of these names."""
     folder = resources.files("bayrace.nn.program")
     for name in _SHARED:
         shared = folder.joinpath(f"{name}.c").read_text("utf-8")

@@ -224,6 +224,7 @@ STEP(turn) {
 STEP(spread) {
   const long width = own[1], wide = own[2];
   const long *kind = arrays[0];
+#pragma omp parallel for num_threads(run[THREADS]) schedule(static) if (run[ATOMS] > 200)
   for (long n = 0; n < run[ATOMS]; n++) {
     const real *from = (const real *)arrays[1] + kind[n] * width;
     real *to = (real *)arrays[2] + n * wide;
@@ -254,6 +255,7 @@ STEP(gather) {
 /* Some columns of x to some of y. own: add, widths of x and y, pieces, then (from, to, width). */
 STEP(pick) {
   const long add = own[0] & 1, x_width = own[1], y_width = own[2], pieces = own[3];
+#pragma omp parallel for num_threads(run[THREADS]) schedule(static) if (run[ATOMS] > 200)
   for (long n = 0; n < run[ATOMS]; n++) {
     const real *x = (const real *)arrays[0] + n * x_width;
     real *y = (real *)arrays[1] + n * y_width;
