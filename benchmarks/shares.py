@@ -69,7 +69,7 @@ def members(data: Path, preset: str, size: int) -> None:
         lambda: written.evaluate(first, batch),
     )
     steps = written.writer.tape.steps
-    flops = 2 * sum(instructions(step, batch.atoms, batch.pair_edges.shape[1]) for step in steps)
+    flops = 2 * sum(instructions(step, batch.n_atoms, batch.pair_edges.shape[1]) for step in steps)
     rate = peak()
     floor = MEMBERS * flops / rate + one - program
     print(

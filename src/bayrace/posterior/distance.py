@@ -249,7 +249,7 @@ def fit(
             unlikeliness(held_out(bare(each), model, params, valid, lambdas, some))
             for each in _GRID
         ]
-        found = least_within(_GRID, losses, count=len(some))
+        found = least_within(_GRID, losses, count=max(len(some), _FEW))
     chosen = bare(found)
     progress(len(train) + len(valid))
     return _scaled_to(chosen, held_out(chosen, model, params, valid, lambdas))
@@ -274,6 +274,7 @@ def _scaled_to(bare: Distance, held: HeldOut) -> Distance:
 _REAL = torch.float64
 _GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the regularisation, ascending
 _ENOUGH = 100  # structures that choose among them
+_FEW = 50  # as which fewer count: they would not contradict anything
 
 
 def _sum(values: Tensor, batch: GraphBatch) -> Tensor:
