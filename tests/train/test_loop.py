@@ -119,7 +119,7 @@ def test_result_and_metrics_are_those_of_the_averaged_parameters(
 
 
 def test_early_stopping(runner: ModuleType, tmp_path: Path) -> None:
-    changes = {"max_epochs": 50, "early_stopping": 2, "improvement": 1e9}
+    changes = {"max_epochs": 50, "early_stopping": 2, "min_improvement": 1e9}
     result = runner.train(tmp_path, **changes)
     assert result.reason == "early_stopping"
     assert len(result.history) == 3  # the first sets the reference, two do not improve on it
