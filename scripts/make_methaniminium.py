@@ -24,7 +24,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,9 @@ TWIST = 60.0  # degrees
 REFERENCES = range(20)  # whose populations stand beside those on learnt surfaces
 SETS = {"train": [*range(20, 30), 50, 51, 52], "valid": [30, 31], "test": [32, 33, 34]}
 LOWER = range(50, 53)  # begin on the lower state
+CLOSE = 1.5  # eV
 DECIMALS = 6
+Trajectory = Mapping[str, Array]  # as written by `dynamics`
 
 
 class Casscf:
@@ -127,8 +129,8 @@ def dynamics(folder: Path, numbers: Iterable[int], how: HopSettings) -> None:
         swarm = begin(surfaces, places, speeds, masses, active, index=np.array([number]))
         kept = [swarm]
         try:
-            for swarm in run(surfaces, swarm, masses, how):
-                kept.append(swarm)
+            for latest in run(surfaces, swarm, masses, how):
+                kept.append(latest)  # noqa: PERF402 - what came before an error is kept
         except OracleError as error:
             print(f"trajectory {number}: step {kept[-1].step}: {error}", flush=True)
         drift = max(abs(s.total_energy(masses) - s.start_energy)[0] for s in kept)
@@ -148,27 +150,39 @@ def dynamics(folder: Path, numbers: Iterable[int], how: HopSettings) -> None:
 
 
 def label(folder: Path, every: int) -> None:
-    """Every so many frames of the trajectories of each set, one file a trajectory."""
+    """Frames of the trajectories of each set, one file a trajectory.
+
+    Every so many steps, and every step where the states are close and hops are decided.
+    """
     for name, numbers in SETS.items():
         for number in numbers:
-            source, target = (
-                folder / f"trajectory-{number:03d}.npz",
-                folder / f"{name}-{number}.xyz",
-            )
-            if not source.exists() or target.exists():
-                continue
-            kept, frames, orbitals = np.load(source), [], None
-            for step in range(number % every, len(kept["positions"]), every):
-                try:
-                    frame, orbitals = labelled(kept["positions"][step], orbitals)
-                except OracleError as error:
-                    print(f"{target.name}, step {step}: {error}", flush=True)
-                    continue
-                state = int(kept["active"][step])
-                frame.info |= {"trajectory": number, "step": step, "active": state}
-                frames.append(frame)
-            write(target, frames)
+            kept = np.load(folder / f"trajectory-{number:03d}.npz")
+            target = folder / f"{name}-{number}.xyz"
+            frames = read(target, ":") if target.exists() else []
+            close = np.diff(kept["energies"], axis=1)[:, 0] < CLOSE
+            wanted = close | (np.arange(len(close)) % every == number % every)
+            wanted[[frame.info["step"] for frame in frames]] = False
+            if wanted.any():
+                frames += label_steps(kept, np.flatnonzero(wanted), number, every)
+                write(target, sorted(frames, key=lambda frame: frame.info["step"]))
             print(f"{target.name}: {len(frames)} frames", flush=True)
+
+
+def label_steps(kept: Trajectory, steps: Array, number: int, every: int) -> list[Atoms]:
+    """These steps of a trajectory, from the orbitals of the one before where it is near."""
+    frames: list[Atoms] = []
+    orbitals, before = None, -every
+    for step in steps:
+        try:
+            near = orbitals if step - before <= every else None
+            frame, orbitals = labelled(kept["positions"][step], near)
+        except OracleError as error:
+            print(f"trajectory {number}, step {step}: {error}", flush=True)
+            continue
+        before = step
+        frame.info |= {"trajectory": number, "step": int(step), "active": int(kept["active"][step])}
+        frames.append(frame)
+    return frames
 
 
 def labelled(positions: Array, orbitals: Array | None) -> tuple[Atoms, Array]:
@@ -248,7 +262,6 @@ def main() -> int:
     stages = ("start", "dynamics", "label", "diabats", "write", "check", "reference", "starts")
     parser.add_argument("stage", choices=stages)
     parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "methaniminium")
-    parser.add_argument("--time", type=float, default=30.0, help="of a trajectory, fs")
     parser.add_argument("--every", type=int, default=2, help="steps between labelled frames")
     options = parser.parse_args()
     folder = options.folder
@@ -256,9 +269,9 @@ def main() -> int:
     if options.stage == "start":
         start(folder)
     elif options.stage == "dynamics":  # energy need not be conserved where frames are sampled
-        dynamics(folder, [n for name in SETS.values() for n in name], settings(0.5, options.time))
+        dynamics(folder, [n for name in SETS.values() for n in name], settings(0.5, 30.0))
     elif options.stage == "reference":
-        dynamics(folder, REFERENCES, settings(0.2, options.time))
+        dynamics(folder, REFERENCES, settings(0.25, 25.0))
     elif options.stage == "label":
         label(folder, options.every)
     elif options.stage == "diabats":

@@ -1,4 +1,4 @@
-"""Fulvene: eight surface-hopping trajectories of others, split by trajectory, and hops beside theirs.
+"""Fulvene: eight surface-hopping trajectories of others, divided, and hops beside theirs.
 
     python benchmarks/states/fulvene.py split fulvene.npz data/fulvene
     bayrace train benchmarks/states/fulvene.yaml -s output=runs/fulvene/mean
@@ -81,7 +81,9 @@ def compare(table: Table, swarm: Path, models: list[Path]) -> None:
         theirs = float((active[:, round(time / TIMESTEP)] == 0).mean())
         share, error = told["share"][row][0], told["standard_error"][row][0]
         print(f"| {time} | {theirs:.2f} | {share:.2f} ± {error:.2f} |")
-    print("\nleast gap before the first hop (eV), and P(hop) at the minima until two steps after it")
+    print(
+        "\nleast gap before the first hop (eV), and P(hop) at the minima until two steps after it"
+    )
     print("| trajectory | gap, file | gap, learnt | P, file | P, learnt |\n|---|---|---|---|---|")
     states = States.load(models, diabatic=False)
     for number in np.unique(table["traj"]):
@@ -89,10 +91,10 @@ def compare(table: Table, swarm: Path, models: list[Path]) -> None:
         hop = int(np.flatnonzero(table["active_state"][rows] == 0)[0])
         rows = rows[: hop + 3]
         frames = [frame_from_atoms(labelled(table, row), keys=None) for row in rows]
-        cells = []
-        for energies in (table["energy_eV"][rows], states.predict(frames).energies):
-            cells.append((float(np.diff(energies, axis=1).min()), hopping_chance(energies)))
-        (gap, chance), (our_gap, our_chance) = cells
+        both = (table["energy_eV"][rows], states.predict(frames).energies)
+        (gap, chance), (our_gap, our_chance) = (
+            (float(np.diff(energies, axis=1).min()), hopping_chance(energies)) for energies in both
+        )
         print(f"| {number} | {gap:.3f} | {our_gap:.3f} | {chance:.2f} | {our_chance:.2f} |")
 
 

@@ -221,9 +221,7 @@ def test_hopping_on_learnt_states_conserves_energy_and_stops(diabats: States) ->
 def test_a_rule_that_could_not_see_is_refused(make_potential: Callable[..., Potential]) -> None:
     from bayrace.models.noise import NO_NOISE
 
-    blind = States(
-        tuple(make_potential(seeds=(k,), noise=NO_NOISE) for k in (0, 1)), "adiabatic"
-    )
+    blind = States(tuple(make_potential(seeds=(k,), noise=NO_NOISE) for k in (0, 1)), "adiabatic")
     (frame,) = frames(1)
     surfaces = LearntSurfaces(blind, frame, StopRule(bound=0.5, probability=0.5))
     with pytest.raises(ValueError, match="no uncertainty of forces"):

@@ -1,13 +1,13 @@
 """Two electronic states by labels that stay smooth where the states meet.
 
-An adiabat has a cusp at a conical intersection, which no smooth network follows. The mean of two and
-the square of half their gap have none, and neither has
+An adiabat has a cusp at a conical intersection, which no smooth network follows. The mean of two
+and the square of half their gap have none, and neither has
 
     h = √((E₁ − E₀)²/4 + s²),
 
-which is half the gap in energy and slope where the gap is wide, so that its errors weigh as those of
-energies do. E₀ and E₁ are the mean ∓ √(h² − s²). Files that have `energy_0`, `forces_0`, `energy_1`
-and `forces_1` can be read by the names below as if they had these labels.
+which is half the gap in energy and slope where the gap is wide, so that its errors weigh as those
+of energies do. E₀ and E₁ are the mean ∓ √(h² − s²). Files that have `energy_0`, `forces_0`,
+`energy_1` and `forces_1` can be read by the names below as if they had these labels.
 """
 
 from __future__ import annotations

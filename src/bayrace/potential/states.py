@@ -249,7 +249,7 @@ def compose_gap(values: Sequence[Array], slopes: Sequence[Array]) -> Composed:
     """Adiabats and gradients of the mean m and the softened half gap h; no coupling.
 
     E∓ = m ∓ √g, g = (q + √(q² + 4c⁴))/2, q = h² − s²: g is q but for q near zero or below, which no
-    exact h has. There half the gap is the small c, and slopes stay finite and those of the energies.
+    exact h has. There half the gap is the small c at most, and slopes stay those of the energies.
     """
     mean, soft = values
     square = soft**2 - SOFTENING**2
