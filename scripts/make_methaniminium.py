@@ -271,7 +271,7 @@ def main() -> int:
     elif options.stage == "dynamics":  # energy need not be conserved where frames are sampled
         dynamics(folder, [n for name in SETS.values() for n in name], settings(0.5, 30.0))
     elif options.stage == "reference":
-        dynamics(folder, REFERENCES, settings(0.25, 25.0))
+        dynamics(folder, REFERENCES, settings(0.25, 20.0))
     elif options.stage == "label":
         label(folder, options.every)
     elif options.stage == "diabats":

@@ -114,6 +114,9 @@ def test_two_states_of_methaniminium() -> None:
     assert len(trajectories) == len(set(trajectories))
 
 
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_methaniminium_labels_are_those_of_pyscf() -> None:
     pytest.importorskip("pyscf")
     method = TwoStateCasscf((6, 7, 1, 1, 1, 1), charge=1, basis="6-31g")
