@@ -198,6 +198,9 @@ def test_gap_potentials_are_known_by_their_labels(
     np.testing.assert_allclose(told.energies.mean(1), mean.energy.mean.numpy(), atol=1e-9)
     assert (np.diff(told.energies, axis=1) > 1.0).all()
     assert (told.energies_variance >= mean.energy.aleatoric.numpy()[:, None]).all()
+    parts = [Potential.load(file).predict(frames(2)).forces.total.numpy() for file in files]
+    both = sum(parts).reshape(2, 1, 3, 3, 3)
+    np.testing.assert_allclose(told.trust, np.broadcast_to(both, (2, 2, 3, 3, 3)), atol=1e-9)
     with pytest.raises(PotentialError, match="belongs with one potential"):
         States.load([files[0], files[0]], diabatic=False)
 

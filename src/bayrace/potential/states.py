@@ -15,7 +15,7 @@ potentials' errors being independent of each other and energies' of gradients'.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -45,6 +45,19 @@ class StatePrediction:
     energies_variance: Array  # (F, S) eV²
     gradients_covariance: Array  # (F, S, n, 3, 3) (eV/Å)²
     coupling_variance: Array | None  # (F, n, 3) 1/Å², of each component
+    smooth_covariance: Array | None = None  # (F, n, 3, 3), of what gap potentials learnt; see below
+
+    @property
+    def trust(self) -> Array:
+        """Covariance (F, S, n, 3, 3) that tells whether potentials know a structure, (eV/Å)².
+
+        Of the gradients; but at a crossing that of an adiabat is ill-determined however well the
+        mean and the gap are known. For a gap form it is therefore that of both together.
+        """
+        if self.smooth_covariance is None:
+            return self.gradients_covariance
+        shape = (len(self.energies), self.energies.shape[1], *self.smooth_covariance.shape[1:])
+        return np.broadcast_to(self.smooth_covariance[:, None], shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +117,10 @@ class States:
         told = [_told(potential, frames, uncertainty) for potential in self.potentials]
         if self.form == "adiabatic":
             return _side_by_side(told)
-        return _composed(told, compose if self.form == "diabatic" else compose_gap)
+        if self.form == "diabatic":
+            return _composed(told, compose)
+        smooth = sum(_covariance(each.slopes) + each.slope_rest for each in told)
+        return replace(_composed(told, compose_gap), smooth_covariance=smooth)
 
 
 @dataclass(frozen=True, eq=False)
