@@ -89,10 +89,10 @@ def serve(data: str, preset: str, threads: str, clock: str) -> None:
     """Time the tasks that are named on standard input."""
     import torch
 
-    from bayrace.system.process import settle
+    from bayrace.system.process import tune_process
 
     torch.set_num_threads(int(threads))
-    settle()
+    tune_process()
     now = time.process_time if clock == "process" else time.perf_counter
     calls: dict[str, Callable[[], list[float]]] = {}
     for line in sys.stdin:

@@ -29,7 +29,7 @@ from bayrace.core.outputs import Params
 from bayrace.data.embedded import embedded
 from bayrace.models.derivatives import evaluate
 from bayrace.posterior.ensemble import Ensemble
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.train import optim
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
@@ -38,7 +38,7 @@ from bayrace.workflow.member import SideBySide
 
 def main() -> None:
     options = arguments()
-    settle()
+    tune_process()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(options, Path(folder))
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")

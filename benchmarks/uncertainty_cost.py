@@ -34,7 +34,7 @@ from bayrace.posterior.llpr import LlprOptions
 from bayrace.posterior.point import Point
 from bayrace.posterior.shallow import Shallow
 from bayrace.potential.potential import Potential
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.workflow.train import read_splits
 
 MEMBERS = 8
@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--preset", default="small")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 16], help="structures at once")
     options = parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(1)
     frames = read_splits(make_config({"data": {"train": options.data}})).train[:40]
     made = potentials(frames, options.preset)

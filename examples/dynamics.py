@@ -20,7 +20,7 @@ def main(folder: Path, *, steps: int = 2000) -> dict[int, int]:
     rule = StopRule(1.0, 0.1)  # a force error of 1 eV/Å on any atom, with a probability of 10 %
     reached = {}
     for temperature in (300, 2000):
-        settings = DynamicsSettings("nvt", temperature, steps, look_every=10)
+        settings = DynamicsSettings("nvt", temperature, steps, uncertainty_every=10)
         *_, last = simulate(potential, start, settings, rule=rule)
         reached[temperature] = last.step
         why = "stopped by its uncertainty" if last.broken else "finished"

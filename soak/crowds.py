@@ -86,7 +86,7 @@ def long_dynamics(folder: Path, amount: Amount, random: np.random.Generator) -> 
     """Many steps take no more memory than few."""
     del random
     potential = Potential.load(small_model(folder))
-    settings = DynamicsSettings("nvt", 300.0, amount.steps, look_every=10)
+    settings = DynamicsSettings("nvt", 300.0, amount.steps, uncertainty_every=10)
     looks = simulate(potential, embedded_frames("ethanol-test")[0], settings)
     sizes = [resident() for look in looks if look.step % (amount.steps // 10) == 0]
     growth = (sizes[-1] - sizes[2]) / 2**20

@@ -144,9 +144,9 @@ def _loop_file(folder: Path, name: str, rounds: int) -> Path:
             "steps": 30,
             "every": 10,
             "workers": 1,
-            "rule": {"bound": 0.05, "probability": 0.01},
+            "rule": {"max_force_error": 0.05, "probability": 0.01},
         },
-        "select": {"by": "variance", "budget": 4, "valid": 0.25, "apart": 0.001},
+        "select": {"by": "variance", "budget": 4, "valid": 0.25, "min_distance": 0.001},
         "oracle": {
             "kind": "ase",
             "ase": {"calculator": f"{COUNTING}:Counting", "arguments": arguments},

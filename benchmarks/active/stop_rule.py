@@ -59,7 +59,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("model")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--steps", type=int, default=4000, help="of 0.5 fs")
-    parser.add_argument("--look-every", type=int, default=1)
+    parser.add_argument("--uncertainty-every", type=int, default=1)
     parser.add_argument("--temperature", type=float, default=1000.0)
     parser.add_argument("--bound", type=float, default=0.5)
     parser.add_argument("--probability", type=float, default=0.05)
@@ -73,7 +73,11 @@ def arguments() -> argparse.Namespace:
 
 def rule_of(options: argparse.Namespace) -> StopRule:
     return StopRule(
-        options.bound, options.probability, over=options.over, action="record", gap=options.gap
+        options.bound,
+        options.probability,
+        over_atoms=options.over,
+        action="record",
+        gap=options.gap,
     )
 
 
@@ -86,7 +90,7 @@ def one(options: argparse.Namespace, number: int) -> Run:
         "nvt",
         options.temperature,
         options.steps,
-        look_every=options.look_every,
+        uncertainty_every=options.uncertainty_every,
         seed=options.seed + number,
     )
     run = Run(place)
@@ -99,7 +103,7 @@ def one(options: argparse.Namespace, number: int) -> Run:
                 run.error = max(run.error, error)
             if look.broken:
                 run.stop = min(run.stop, look.time)
-            if error > rule.bound:
+            if error > rule.max_force_error:
                 run.wrong = min(run.wrong, look.time)
             if math.isfinite(run.stop) and math.isfinite(run.wrong):
                 break
@@ -114,7 +118,8 @@ def report(runs: list[Run], rule: StopRule) -> None:
     wrong = [run for run in runs if math.isfinite(run.wrong)]
     honest = sum(run.stop <= run.wrong for run in runs)
     early = sum(run.stop < run.wrong or run.wrong == math.inf for run in runs)
-    print(f"rule: P(|force error on {rule.over} atom| > {rule.bound} eV/Å) > {rule.probability}")
+    error = f"|force error on {rule.over_atoms} atom|"
+    print(f"rule: P({error} > {rule.max_force_error} eV/Å) > {rule.probability}")
     if rule.gap is not None:
         print(f"or a distance further than {rule.gap} Å from those of the training data")
     print(f"{count} runs, {len(stopped)} stopped{middle([run.stop for run in stopped])}")

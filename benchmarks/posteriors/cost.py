@@ -25,7 +25,7 @@ from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
 from bayrace.evaluate.metrics.cost import Call, interleaved_times, peak_memory, relative_times
 from bayrace.potential.potential import Potential
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.workflow.train import read_splits
 
 FILE = RESULTS / "cost.json"
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--slow-rounds", type=int, default=5, help="of force covariances")
     options = parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(1)
     names = [each.name for each in ARTIFACTS.values() if each.file.is_file()]
     chosen = [MEASURE, *(name for name in names if name not in (MEASURE, *SAME))]

@@ -24,7 +24,7 @@ from bayrace.config import make_config
 from bayrace.data.frame import Frame
 from bayrace.evaluate.evaluation import evaluate
 from bayrace.potential.potential import Potential
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.workflow.train import read_splits
 
 FORMS = {"equivariant": "nll_jef-0", "Cholesky": "cholesky"}
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=4, help="of the 300 K frames; hot ones: all")
     parser.add_argument("--turns", type=int, default=3, help="random orientations of each frame")
     options = parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     for form, name in FORMS.items():

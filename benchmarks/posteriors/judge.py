@@ -30,7 +30,7 @@ from bayrace.data.frame import Frame
 from bayrace.evaluate.evaluation import Evaluation, evaluate_predictions
 from bayrace.evaluate.metrics.ood import detections
 from bayrace.potential.potential import Potential
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.workflow.train import read_splits
 from bayrace.workflow.tune import training_frames
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(ARTIFACTS))
     options = parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(1)
     for artifact in ARTIFACTS.values():
         if artifact.file.is_file() and (options.only is None or artifact.name in options.only):

@@ -18,7 +18,7 @@ from artifacts import ARTIFACTS, HERE, MADE, RUNS, Artifact
 
 from bayrace.config import Config, load_config
 from bayrace.potential.potential import Potential
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.train.checkpoint import LAST
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dry-run", action="store_true", help="only say what is missing")
     options = parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(options.threads)
     wanted = [each for each in MADE if options.only is None or each.name in options.only]
     missing = [each for each in wanted if not up_to_date(each)]
@@ -87,7 +87,9 @@ def attach(artifact: Artifact) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if artifact.file.is_file():  # of an earlier base
         clear_folder(folder / "fit")
-    fitted = run.refit(potential, config, folder=folder / "fit", resume=begun_in(folder / "fit"))
+    fitted = run.fit_posterior(
+        potential, config, folder=folder / "fit", resume=begun_in(folder / "fit")
+    )
     assert fitted is not None, "nothing stops it"
     print(f"{artifact.name}:", fitted.posterior.options())
     fitted.save(artifact.file)

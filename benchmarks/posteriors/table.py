@@ -17,7 +17,7 @@ import torch
 from artifacts import ARTIFACTS, RESULTS
 from judge import judge, read
 
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 TABLE = RESULTS / "table.json"
 SETS = ("300K", "600K", "1200K")
@@ -29,7 +29,7 @@ Row = Sequence[str]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(1)
     there = [each for each in ARTIFACTS.values() if each.file.is_file() and each.shown]
     for each in there:

@@ -34,7 +34,7 @@ from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 from bayrace.simulate.dynamics import DynamicsSettings, simulate
 from bayrace.simulate.stop import StopRule
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 STEPS = 20  # of dynamics in one timing
 HEAVY = 1e4  # times too large masses: random weights must not tear the structure apart
@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--preset", default="small")
     options = parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(1)
     for size, atoms in structures().items():
         made = potentials(atoms, options.preset)

@@ -21,7 +21,7 @@ from bayrace.config import make_config
 from bayrace.evaluate.evaluation import Evaluation, evaluate
 from bayrace.evaluate.metrics.ood import detections
 from bayrace.potential.potential import Potential
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 from bayrace.workflow.train import read_splits
 
 HEAD = "| | E: RMSE, σ meV | RMSE/σ | in 90 % | F: RMSE, σ meV/Å | RMSE/σ | in 90 % |"
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", help="patterns of folders, one for each table")
     options = parser.parse_args()
-    settle()
+    tune_process()
     torch.set_num_threads(1)
     for pattern in options.runs:
         folders = sorted(Path.cwd().glob(pattern))

@@ -11,10 +11,10 @@ import torch
 from scipy.spatial.transform import Rotation
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
-from bayrace.core.prediction import Prediction, Shape, Uncertain
+from bayrace.core.prediction import ErrorDistribution, Prediction, Uncertain
 
-SKEWED = Shape((-1.0, 0.0, 3.0), (0.0, 0.7, 1.0))
-EVEN = Shape((-2.0, 0.0, 2.0), (0.0, 0.5, 1.0))
+SKEWED = ErrorDistribution((-1.0, 0.0, 3.0), (0.0, 0.7, 1.0))
+EVEN = ErrorDistribution((-2.0, 0.0, 2.0), (0.0, 0.5, 1.0))
 
 
 def covariances(count: int, size: int, seed: int) -> torch.Tensor:
@@ -117,9 +117,9 @@ def test_shape_known_answers() -> None:
     assert not SKEWED.symmetric
     for z_knots, p in (((0.0, 0.0), (0.0, 1.0)), ((0.0,), (0.0,)), ((0.0, 1.0), (0.0, 0.5, 1.0))):
         with pytest.raises(ValueError, match="two ascending sequences"):
-            Shape(z_knots, p)
+            ErrorDistribution(z_knots, p)
     with pytest.raises(ValueError, match="it must be from 0 to 1"):
-        Shape((0.0, 1.0), (0.1, 1.0))
+        ErrorDistribution((0.0, 1.0), (0.1, 1.0))
 
 
 def test_pit_and_intervals() -> None:

@@ -80,7 +80,7 @@ def test_the_rule_stops_what_it_cannot_trust(folder: Path) -> None:
     files = [folder / "s0.bayrace", folder / "s1.bayrace"]
     said = invoke(
         "hop", *files, "-o", folder / "ruled", "--start", folder / "starts.xyz",
-        "--trajectories", 3, "--time", 1, "--bound", 1e-6,
+        "--trajectories", 3, "--time", 1, "--max-force-error", 1e-6,
     )  # fmt: skip
     assert "3 stopped by the uncertainty rule (100 %)" in said
 

@@ -34,15 +34,15 @@ def test_a_run_to_its_end(
 def test_a_run_that_stops(bayrace: Command, model: Path, data: Path, tmp_path: Path) -> None:
     output = tmp_path / "run.traj"
     common = ("md", model, f"{data}/hot.xyz@1", "--temperature", 500, "--steps", 5, "-o", output)
-    result = bayrace(*common, "--bound", 0.001)
+    result = bayrace(*common, "--max-force-error", 0.001)
     assert result.exit_code == 3, result.output
     assert "stopped: step 0 (0 fs): the force on some atom is wrong" in result.output
     assert len(ase.io.read(output, index=":")) == 1
-    warned = bayrace(*common, "--bound", 0.001, "--action", "warn", "--overwrite")
+    warned = bayrace(*common, "--max-force-error", 0.001, "--action", "warn", "--overwrite")
     assert warned.exit_code == 0
     assert warned.output.count("warning: step") == 1
     assert "6 of the looks broke the rule" in warned.output
-    calm = bayrace(*common, "--bound", 100, "--overwrite")
+    calm = bayrace(*common, "--max-force-error", 100, "--overwrite")
     assert calm.exit_code == 0, calm.output
 
 
@@ -51,10 +51,10 @@ def test_distances_that_the_training_lacks(
 ) -> None:
     output = tmp_path / "run.traj"
     common = ("md", model, f"{data}/hot.xyz@1", "--temperature", 500, "--steps", 5, "-o", output)
-    result = bayrace(*common, "--bound", 100, "--gap", 1e-4)
+    result = bayrace(*common, "--max-force-error", 100, "--gap", 1e-4)
     assert result.exit_code == 3, result.output
     assert "Å apart; the third nearest such distance of the training data" in result.output
-    told = bayrace(*common, "--bound", 100, "--overwrite")
+    told = bayrace(*common, "--max-force-error", 100, "--overwrite")
     assert told.exit_code == 0, told.output
     assert "widest gap" in told.output
     assert all(image.info["distance_gap"] >= 0 for image in ase.io.read(output, index=":"))
@@ -65,7 +65,7 @@ def test_distances_that_the_training_lacks(
     [
         (("--ensemble", "npt"), "use nvt"),
         (("--temperature", "-5"), "temperature=-5"),
-        (("--bound", "0"), "bound=0"),
+        (("--max-force-error", "0"), "max_force_error=0"),
         (("--gap", "0"), "gap=0"),
         (("--bias", "1"), "does not know what it does not know"),
         (("--output", "run.dcd"), ".traj or an .xyz"),

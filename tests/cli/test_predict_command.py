@@ -53,7 +53,7 @@ def test_labels_of_the_input_are_kept_and_not_used(bayrace, model, data, tmp_pat
 def test_batches_do_not_change_the_result(bayrace, model, data, tmp_path):
     for batch in (1, 20_000):
         target = tmp_path / f"{batch}.xyz"
-        bayrace("predict", model, data / "test.xyz", "-o", target, "--batch", batch)
+        bayrace("predict", model, data / "test.xyz", "-o", target, "--edge-budget", batch)
     one, many = (ase.io.read(tmp_path / f"{batch}.xyz", ":") for batch in (1, 20_000))
     for a, b in zip(one, many, strict=True):
         np.testing.assert_allclose(a.get_forces(), b.get_forces(), rtol=1e-4, atol=1e-5)

@@ -100,7 +100,7 @@ def test_nothing_left_is_an_error(bayrace, data, model, tmp_path):
     refused = bayrace("select", data / "hot.xyz", *arguments, "--seen", data / "hot.xyz")
     assert refused.exit_code == 2
     assert "none of the 4 structures can be chosen (like a training structure: 4)" in refused.stderr
-    assert "--apart" in refused.stderr
+    assert "--min-distance" in refused.stderr
     assert not chosen.exists()
 
 

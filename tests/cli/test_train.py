@@ -216,7 +216,14 @@ def test_a_signal_saves_and_says_how_to_resume(bayrace, data, tmp_path, number):
 
 
 def test_a_diverging_run_names_frames_and_exits_cleanly(bayrace, data, tmp_path):
-    options = ("-o", "train.lr=1e20", "-o", "train.clip=null", "-o", f"output={tmp_path}/run")
+    options = (
+        "-o",
+        "train.lr=1e20",
+        "-o",
+        "train.max_gradient_norm=null",
+        "-o",
+        f"output={tmp_path}/run",
+    )
     result = bayrace("train", data / "train.xyz", *QUICK, *options)
     assert result.exit_code == 2
     assert "training diverged" in result.stderr

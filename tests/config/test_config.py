@@ -96,12 +96,17 @@ def test_every_problem_is_listed_at_once():
 
 
 def test_overrides_are_yaml_and_the_last_wins():
-    overrides = ["train.lr=1e-3", "train.lr=2e-3", "model.radial_hidden=[8, 8]", "train.clip=null"]
+    overrides = [
+        "train.lr=1e-3",
+        "train.lr=2e-3",
+        "model.radial_hidden=[8, 8]",
+        "train.max_gradient_norm=null",
+    ]
     overrides += ["data.references={H: -13.6}", "train.max_time=30m", "data.valid=20"]
     config = make_config(RAW, overrides)
     assert config.train.lr == 2e-3
     assert config.model.radial_hidden == (8, 8)
-    assert config.train.clip is None
+    assert config.train.max_gradient_norm is None
     assert config.data.references == {"H": -13.6}
     assert config.train.max_time == 1800
     assert config.data.valid == 20

@@ -73,7 +73,7 @@ FREE = {  # keys that change nothing that is learnt, or belong to what these pre
         "valid_batch_size",
         "rehearse",
         "layers",
-        "improvement",
+        "min_improvement",
     },
     "loss": {"huber_delta"},
 }

@@ -45,7 +45,7 @@ def test_kcal_become_electronvolts(write):
     np.testing.assert_array_equal(frames[2].positions, arrays["coords"][2])
     assert frames[2].numbers.tolist() == [8, 1, 1]
     assert not frames[2].pbc.any()
-    assert frames[2].label.endswith("rmd17_water.npz, frame 2")
+    assert frames[2].origin.endswith("rmd17_water.npz, frame 2")
 
 
 def test_selection(write):

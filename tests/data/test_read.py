@@ -45,7 +45,7 @@ def test_extended_xyz_with_calculator_results(xyz_file, labelled_atoms):
         frames[1].stress, labelled_atoms[1].calc.results["stress"], atol=1e-12
     )
     assert [frame.config_type for frame in frames] == ["molecule", "crystal"] * 2
-    assert frames[3].label == f"{xyz_file}, frame 3"
+    assert frames[3].origin == f"{xyz_file}, frame 3"
 
 
 def test_configured_keys(tmp_path, labelled_atoms):

@@ -48,4 +48,4 @@ def late_rule(
     trial = StopRule(3 * first.forces_std, 0.5)
     covariances = [look.results["forces_covariance"] for _, look in zip(range(10), looks)]  # noqa: B905
     risks = [trial.risk(each).probability for each in covariances]
-    return atoms, StopRule(trial.bound, max(risks))
+    return atoms, StopRule(trial.max_force_error, max(risks))

@@ -199,7 +199,12 @@ def test_a_hot_run_ends_where_ours_does(
     potential.save(tmp_path / "model.bayrace")
     ase.io.write(tmp_path / "alloy.xyz", first)
     options = ["--unix", address, "--gap", "off", "--stop-file", str(tmp_path / "EXIT")]
-    options += ["--bound", repr(rule.bound), "--probability", repr(rule.probability)]
+    options += [
+        "--max-force-error",
+        repr(rule.max_force_error),
+        "--probability",
+        repr(rule.probability),
+    ]
     paths = [str(tmp_path / "model.bayrace"), str(tmp_path / "alloy.xyz")]
     result = CliRunner().invoke(app, ["ipi", *paths, *options])
     running.communicate()

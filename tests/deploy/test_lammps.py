@@ -200,7 +200,7 @@ def test_the_command_writes_what_runs_and_restarts(
     random_potential.save(model)
     ase.io.write(tmp_path / "start.xyz", structures()["triclinic"])
     arguments = [str(model), str(tmp_path / "start.xyz"), "--ensemble", "npt", "--steps", "6"]
-    arguments += ["--every", "2", "--gap", "off", "--bound", "5", "-o", str(folder)]
+    arguments += ["--every", "2", "--gap", "off", "--max-force-error", "5", "-o", str(folder)]
     result = CliRunner().invoke(app, ["lammps", *arguments])
     assert result.exit_code == 0, result.output
     driver = [sys.executable, str(folder / "run.py")]

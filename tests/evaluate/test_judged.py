@@ -7,7 +7,7 @@ import pytest
 from ase.build import bulk, molecule
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.frame import frame_from_atoms
 from bayrace.data.split import frame_hashes
 from bayrace.evaluate.evaluation import evaluate
@@ -57,7 +57,7 @@ def test_numbers_keep_their_structures_and_atoms(potential, frames):
 
 
 def test_intervals_are_those_of_the_prediction(potential, frames):
-    shape = Shape((-3.0, -1.0, 0.5, 2.0), (0.0, 0.2, 0.7, 1.0))
+    shape = ErrorDistribution((-3.0, -1.0, 0.5, 2.0), (0.0, 0.2, 0.7, 1.0))
     calibration = Calibration("isotonic", Recalibration(2.0, 9, shape), None, None, 3, "")
     calibrated = replace(potential, calibration=calibration)
     judged = judge_frames(calibrated, frames, name="made", role="test")

@@ -66,7 +66,7 @@ def check(frames: list[Frame], labelled: list[Frame | None]) -> None:
         assert found.energy == expected.energy
         np.testing.assert_array_equal(found.forces, expected.forces)
         np.testing.assert_array_equal(found.stress, expected.stress)
-        assert found.label == frame.label
+        assert found.origin == frame.origin
 
 
 def test_all_are_labelled_in_order(

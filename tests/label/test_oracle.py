@@ -67,7 +67,7 @@ def test_a_calculator_by_its_name(metal: Frame) -> None:
     np.testing.assert_array_equal(found.forces, expected.forces)
     np.testing.assert_array_equal(found.stress, expected.stress)
     np.testing.assert_array_equal(found.positions, metal.positions)
-    assert found.label == "metal.xyz, frame 3"
+    assert found.origin == "metal.xyz, frame 3"
 
 
 def test_a_calculator_in_a_file(metal: Frame, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bayrace.likelihood.robust import shares
+from bayrace.likelihood.robust import least_within, shares
 
 RANDOM = np.random.default_rng(0)
 COUNT = 4000
@@ -55,3 +55,9 @@ def test_one_gross_error_moves_little() -> None:
     clean = shares(square, np.zeros(50), SHAPE[:50], count=50)
     found = shares(spoilt, np.zeros(50), SHAPE[:50], count=50)
     assert found.ignorance == pytest.approx(clean.ignorance, rel=0.25)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(10, 1.0), (20, 2.0), (1000, 3.0)])
+def test_more_errors_leave_less_to_choose(count: int, expected: float) -> None:
+    """Of losses 0.09, 0.04 and 0 above the best, those count that half a unit / count allows."""
+    assert least_within((1.0, 2.0, 3.0, 4.0), (5.09, 5.04, 5.0, 5.2), count=count) == expected

@@ -263,7 +263,18 @@ def test_dynamics_run_and_stop(adopted: SimpleNamespace, tmp_path: Path) -> None
         str(tmp_path / "r.traj"),
     ]
     calm = CliRunner().invoke(
-        app, [*common, "--temperature", "100", "--steps", "3", "--bound", "50", "--gap", "off"]
+        app,
+        [
+            *common,
+            "--temperature",
+            "100",
+            "--steps",
+            "3",
+            "--max-force-error",
+            "50",
+            "--gap",
+            "off",
+        ],
     )
     assert calm.exit_code == 0, calm.output
     hot = [*common, "--temperature", "6000", "--steps", "200", "--timestep", "2", "--overwrite"]

@@ -119,9 +119,9 @@ def test_a_foreign_module_from_data_to_dynamics(data: Path, tmp_path: Path, post
     assert len(ase.io.read(chosen, ":")) == 2
     start = f"{data}/test.xyz@0"
     common = ("md", file, start, "--temperature", 50, "--gap", "off", "--overwrite")
-    run(*common, "--steps", 4, "--bound", 100, "-o", tmp_path / "calm.traj")
+    run(*common, "--steps", 4, "--max-force-error", 100, "-o", tmp_path / "calm.traj")
     assert "stopped" in run(
-        *common, "--steps", 4, "--bound", 1e-6, "-o", tmp_path / "s.traj", code=3
+        *common, "--steps", 4, "--max-force-error", 1e-6, "-o", tmp_path / "s.traj", code=3
     )
     assert "tiny-foreign" in run("info", file)
 

@@ -67,7 +67,7 @@ def unit_factor(train: list[Frame]) -> torch.Tensor:
 def features_of(frame: Frame) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features of atoms (N, D), of the structure (1, D), and elements (N,), in batch order."""
     batch = graph_of(MODEL, frame)
-    hidden = evaluate(MODEL, PARAMS, batch, forces=False).hidden
+    hidden = evaluate(MODEL, PARAMS, batch, forces=False).last_features
     assert hidden is not None
     return hidden, structure_features(batch, hidden), batch.species
 

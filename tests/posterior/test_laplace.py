@@ -14,7 +14,7 @@ import torch
 from scipy.stats import multivariate_normal
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Params
 from bayrace.core.protocols import ClosedForm, Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
@@ -263,7 +263,7 @@ def test_what_the_data_do_not_reach_keeps_the_prior(weights: Params) -> None:
     assert (std[0] < 0.99 * PRIOR**-0.5).any()
 
 
-def spread_of(posterior: Posterior, model: LaplaceModel, batch: GraphBatch) -> Spread:
+def spread_of(posterior: Posterior, model: LaplaceModel, batch: GraphBatch) -> EpistemicVariances:
     assert isinstance(posterior, ClosedForm)
     params = {name: value[0] for name, value in posterior.draw(1, seed=0).items()}
     with torch.no_grad():

@@ -173,9 +173,9 @@ def test_network_features_carry_energies_and_forces() -> None:
     batch = graph_of(model, *frames)
     outputs = evaluate(model, params, batch, stress=True)
     weights = model.last_layer(params)
-    assert outputs.hidden is not None
+    assert outputs.last_features is not None
     shift = torch.tensor(model.spec.shift, dtype=torch.float64)[batch.species]
-    torch.testing.assert_close(outputs.hidden @ weights + shift, outputs.atomic_energy)
+    torch.testing.assert_close(outputs.last_features @ weights + shift, outputs.atomic_energy)
     slopes = feature_derivatives(model, params, batch, stress=True)
     torch.testing.assert_close(torch.einsum("dni,d->ni", slopes.forces, weights), outputs.forces)
     assert slopes.stress is not None

@@ -22,9 +22,9 @@ from bayrace.models.derivatives import evaluate
 from bayrace.models.noise import Lambdas
 from bayrace.models.pair import PairModel
 from bayrace.models.race.network import Race
+from bayrace.posterior.finish import Finishing, finish
 from bayrace.posterior.gaussian.low_rank import Collector, Swag
 from bayrace.posterior.ivon import Ivon
-from bayrace.posterior.settle import Settling, settle
 from bayrace.posterior.shifts import SEED, Shifts, with_shifts
 from bayrace.potential.potential import Potential
 from bayrace.predict.predict import predict
@@ -292,12 +292,12 @@ def test_noise_heads_are_refitted_at_the_mean(trained: tuple[Prepared, Params]) 
         outputs = evaluate(ready.model, posterior.mean, batch)
         return float(last.score().loss(outputs, labels, batch).total)
 
-    def settled(epochs: int) -> Ivon:
+    def finished(epochs: int) -> Ivon:
         bare = Ivon(spoilt, hessian, ess=1e5, weight_decay=1e-4, samples=2)
-        how = Settling(epochs, train_settings(config))
-        return settle(bare, ready.model, last, ready.train, ready.valid, how)
+        how = Finishing(epochs, train_settings(config))
+        return finish(bare, ready.model, last, ready.train, ready.valid, how)
 
-    kept, refitted = settled(0), settled(3)
+    kept, refitted = finished(0), finished(3)
     assert score(refitted) < score(kept) - 1.0
     for name, value in refitted.mean.items():
         free = masks.get(name, torch.zeros_like(value)) == 0

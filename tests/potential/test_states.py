@@ -216,7 +216,7 @@ def test_hopping_on_learnt_states_conserves_energy_and_stops(diabats: States) ->
     drift = np.abs(last.total_energy(surfaces.masses) - last.start_energy)
     assert drift.max() < 1e-3
     np.testing.assert_allclose(last.populations.sum(1), 1.0, atol=1e-10)
-    careful = replace(surfaces, rule=StopRule(bound=1e-6, probability=0.5))
+    careful = replace(surfaces, rule=StopRule(max_force_error=1e-6, probability=0.5))
     stopped = begin(careful, start, speed, surfaces.masses, np.array([1, 1, 0]))
     assert (stopped.status == UNTRUSTED).all()
 
@@ -226,7 +226,7 @@ def test_a_rule_that_could_not_see_is_refused(make_potential: Callable[..., Pote
 
     blind = States(tuple(make_potential(seeds=(k,), noise=NO_NOISE) for k in (0, 1)), "adiabatic")
     (frame,) = frames(1)
-    surfaces = LearntSurfaces(blind, frame, StopRule(bound=0.5, probability=0.5))
+    surfaces = LearntSurfaces(blind, frame, StopRule(max_force_error=0.5, probability=0.5))
     with pytest.raises(ValueError, match="no uncertainty of forces"):
         surfaces(frame.positions.reshape(1, -1), np.zeros(1, dtype=int))
 

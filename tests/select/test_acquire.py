@@ -18,7 +18,7 @@ from bayrace.select.acquire import ACQUISITIONS, AcquisitionError, acquisition
 from bayrace.select.acquire.bald import energy_information, force_information
 from bayrace.select.acquire.descriptors import nearest, sorted_distances
 from bayrace.select.acquire.diverse import greedy
-from bayrace.select.acquire.interface import Pool, over_atoms
+from bayrace.select.acquire.interface import Pool, reduce_over_atoms
 from bayrace.testing import random_frame
 
 SAMPLES = 200_000
@@ -136,7 +136,7 @@ def test_bald_of_a_potential_by_hand(make_potential):
     noise = torch.stack([torch.logdet(p.forces.aleatoric) for p in each]).mean(0)
     atoms = 0.5 * (torch.logdet(whole.forces.total) - noise).reshape(3, 7)
     for over, expected in (("mean", atoms.mean(1)), ("max", atoms.amax(1)), ("sum", atoms.sum(1))):
-        torch.testing.assert_close(force_information(whole, over=over), expected)
+        torch.testing.assert_close(force_information(whole, over_atoms=over), expected)
     assert (energy_information(whole) > 0).all()
 
 
@@ -174,15 +174,15 @@ def test_a_calibration_changes_no_information(make_potential):
 def test_without_noise_bald_names_the_remedy(make_potential, by):
     prediction = make_potential(seeds=(0, 1), noise=NO_NOISE).predict(random_frame((1,), 4, seed=0))
     with pytest.raises(AcquisitionError, match=r"choose by variance.*nll_jef"):
-        acquisition(by).measure(prediction, over="mean")
+        acquisition(by).measure(prediction, over_atoms="mean")
 
 
 def test_energy_noise_alone_is_enough_for_bald_energy(make_potential):
     noise = NoiseSpec("energy", "extensive", "equivariant", stress=False)
     prediction = make_potential(seeds=(0, 1), noise=noise).predict(random_frame((1,), 4, seed=0))
-    assert acquisition("bald-energy").measure(prediction, over="mean")["bald-energy"] > 0
+    assert acquisition("bald-energy").measure(prediction, over_atoms="mean")["bald-energy"] > 0
     with pytest.raises(AcquisitionError, match="no noise"):
-        acquisition("bald-force").measure(prediction, over="mean")
+        acquisition("bald-force").measure(prediction, over_atoms="mean")
 
 
 PREDICTING = [by for by, each in ACQUISITIONS.all().items() if each.needs.prediction != "none"]
@@ -199,7 +199,8 @@ def test_scores_do_not_depend_on_the_frame_of_reference(make_potential, by):
     )
     for over in ("mean", "max", "sum"):
         before, after = (
-            acquisition(by).measure(potential.predict(each), over=over) for each in (frame, moved)
+            acquisition(by).measure(potential.predict(each), over_atoms=over)
+            for each in (frame, moved)
         )
         for name, value in before.items():
             torch.testing.assert_close(after[name], value, rtol=1e-8, atol=1e-10)
@@ -322,7 +323,7 @@ def test_variance_takes_energies_and_forces_in_turn():
 
 def test_variance_of_a_structure(make_potential):
     prediction = make_potential(seeds=(0, 1)).predict(random_frame((1, 6), 6, seed=1))
-    found = acquisition("variance").measure(prediction, over="max")
+    found = acquisition("variance").measure(prediction, over_atoms="max")
     assert float(found["variance-energy"]) == pytest.approx(float(prediction.energy.total) / 6)
     traces = prediction.forces.total.diagonal(dim1=1, dim2=2).sum(-1) / 3
     assert float(found["variance-force"]) == pytest.approx(float(traces.max()))
@@ -339,9 +340,9 @@ def test_nearest_by_products_and_by_differences_agree():
 
 def test_over_atoms_of_structures_of_different_sizes():
     values, owner = torch.tensor([1.0, 2.0, -6.0]), torch.tensor([0, 1, 1])
-    assert over_atoms(values, owner, 2, over="mean").tolist() == [1.0, -2.0]
-    assert over_atoms(values, owner, 2, over="max").tolist() == [1.0, 2.0]
-    assert over_atoms(values, owner, 2, over="sum").tolist() == [1.0, -4.0]
+    assert reduce_over_atoms(values, owner, 2, over_atoms="mean").tolist() == [1.0, -2.0]
+    assert reduce_over_atoms(values, owner, 2, over_atoms="max").tolist() == [1.0, 2.0]
+    assert reduce_over_atoms(values, owner, 2, over_atoms="sum").tolist() == [1.0, -4.0]
 
 
 def test_a_wrong_name_is_told_the_right_one():

@@ -14,7 +14,7 @@ from bayrace.models.noise import NO_NOISE
 from bayrace.select.acquire import ACQUISITIONS, AcquisitionError
 from bayrace.select.acquire.descriptors import nearest, sorted_distances
 from bayrace.select.scan import Scanning
-from bayrace.select.select import APART, select
+from bayrace.select.select import MIN_DISTANCE, select
 from bayrace.testing import random_frame
 
 
@@ -96,12 +96,12 @@ def test_near_duplicates_are_not_chosen_twice(potential, pool, by):
     chosen = select(potential, doubled, by=by, budget=12)
     assert sorted(chosen.indices % 6) == list(range(6))
     assert chosen.skipped == {"like a chosen one": 6}
-    anyway = select(potential, doubled, by=by, budget=12, apart=0.0)
+    anyway = select(potential, doubled, by=by, budget=12, min_distance=0.0)
     assert len(anyway.indices) == 12
 
 
 def test_choices_are_apart(potential, pool, training):
-    chosen = select(potential, pool, by="bald-ef", budget=6, seen=training, apart=0.1)
+    chosen = select(potential, pool, by="bald-ef", budget=6, seen=training, min_distance=0.1)
     known = np.stack([sorted_distances(frame) for frame in training])
     for place, distance in zip(chosen.indices, chosen.distances, strict=True):
         point = sorted_distances(pool[place])[None]
@@ -123,7 +123,7 @@ def test_what_was_seen_is_not_chosen(potential, pool, training):
 
 def test_identical_frames_count_once_without_any_descriptor(potential, pool):
     twice = [pool[0], pool[1], pool[0]]
-    chosen = select(potential, twice, by="random", budget=3, apart=0.0)
+    chosen = select(potential, twice, by="random", budget=3, min_distance=0.0)
     assert sorted(chosen.indices) == [0, 1]
     assert chosen.skipped == {"repeated": 1}
 
@@ -189,4 +189,4 @@ def test_thresholds_are_below_the_spread_of_dynamics(pool):
     points = np.stack([sorted_distances(frame) for frame in pool])
     for place in range(len(points)):
         others = np.delete(points, place, axis=0)
-        assert nearest(points[place][None], others)[0] > APART["distances"]
+        assert nearest(points[place][None], others)[0] > MIN_DISTANCE["distances"]

@@ -14,7 +14,7 @@ from ase.build import bulk
 from ase.calculators.fd import calculate_numerical_forces
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.dataset import Dataset
 from bayrace.data.distances import Distances
 from bayrace.data.embedded import embedded_frames
@@ -32,7 +32,7 @@ from bayrace.simulate.stop import StopRule
 from bayrace.simulate.trajectory import open_trajectory
 
 Make = Callable[..., Potential]
-SHAPE = Shape((-3.0, -1.0, 0.0, 1.0, 3.0), (0.0, 0.2, 0.5, 0.8, 1.0))
+SHAPE = ErrorDistribution((-3.0, -1.0, 0.0, 1.0, 3.0), (0.0, 0.2, 0.5, 0.8, 1.0))
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_runs_repeat_by_their_seed(thermostat: str, members: Potential, ethanol:
 
 
 def test_looks_come_as_often_as_asked(members: Potential, ethanol: Frame) -> None:
-    found = looks(members, ethanol, settings(steps=10, look_every=4))
+    found = looks(members, ethanol, settings(steps=10, uncertainty_every=4))
     assert [look.step for look in found] == [0, 4, 8, 10]
     assert [look.time for look in found] == [0.0, 2.0, 4.0, 5.0]
     assert found[0].risk is None
@@ -97,7 +97,7 @@ def test_looks_come_as_often_as_asked(members: Potential, ethanol: Frame) -> Non
 
 def test_rare_looks_do_not_change_the_motion(closed: Potential, ethanol: Frame) -> None:
     """Closed forms move without uncertainties between looks."""
-    often, rarely = (positions(closed, ethanol, steps=6, look_every=n) for n in (1, 3))
+    often, rarely = (positions(closed, ethanol, steps=6, uncertainty_every=n) for n in (1, 3))
     np.testing.assert_allclose(often, rarely, atol=1e-12)
 
 
@@ -195,7 +195,13 @@ def test_explosions_are_told_from_mistakes(members: Potential, ethanol: Frame) -
 
 @pytest.mark.parametrize(
     "change",
-    [{"temperature": 0.0}, {"timestep": -1.0}, {"steps": -1}, {"bias": -1.0}, {"look_every": 0}],
+    [
+        {"temperature": 0.0},
+        {"timestep": -1.0},
+        {"steps": -1},
+        {"bias": -1.0},
+        {"uncertainty_every": 0},
+    ],
 )
 def test_useless_settings_are_refused(change: dict) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(change))}="):

@@ -30,7 +30,7 @@ def test_every_start_at_every_temperature(potential: Potential) -> None:
     )
     assert told == found
     assert [(run.start, run.temperature) for run in found] == [
-        (start.label, temperature) for start in starts for temperature in (300.0, 600.0)
+        (start.origin, temperature) for start in starts for temperature in (300.0, 600.0)
     ]
     assert len({run.seed for run in found}) == 4
     for run in found:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.simulate import stop
 from bayrace.simulate.stop import Risk, StopRule, any_of, exceedance, gaussian_tail, radial_tail
 
@@ -18,13 +18,13 @@ def rotated(values: list[float], seed: int) -> np.ndarray:
     return (rotation * np.array(values)) @ rotation.T
 
 
-def shape_of(distribution: object, *, knots: int = 201) -> Shape:
+def shape_of(distribution: object, *, knots: int = 201) -> ErrorDistribution:
     """Knots equidistant in normal scores up to a tail of 1e-6, as a calibration makes them."""
     p = special.ndtr(np.linspace(-4.75, 4.75, knots))
     p = (p + 1 - p[::-1]) / 2
     z = distribution.ppf(p)
     z = np.concatenate([[1.2 * z[0]], z, [1.2 * z[-1]]])
-    return Shape(tuple(((z - z[::-1]) / 2).tolist()), (0.0, *p.tolist(), 1.0))
+    return ErrorDistribution(tuple(((z - z[::-1]) / 2).tolist()), (0.0, *p.tolist(), 1.0))
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 0.2, 1.0])
@@ -112,19 +112,19 @@ def test_heavy_tails_against_monte_carlo() -> None:
 
 
 def test_a_uniform_component_belongs_to_a_sphere() -> None:
-    tail = radial_tail(Shape((-2.0, -1.0, 0.0, 1.0, 2.0), (0.0, 0.25, 0.5, 0.75, 1.0)))
+    tail = radial_tail(ErrorDistribution((-2.0, -1.0, 0.0, 1.0, 2.0), (0.0, 0.25, 0.5, 0.75, 1.0)))
     assert tail(np.array([0.99, 3.01])).tolist() == [1.0, 0.0]
 
 
 def test_densities_that_rise_are_levelled() -> None:
     """More errors between 1 and 2 than below 1, as few data may show: the majorant is uniform."""
-    tail = radial_tail(Shape((-2.0, -1.0, 1.0, 2.0), (0.0, 0.4, 0.6, 1.0)))
+    tail = radial_tail(ErrorDistribution((-2.0, -1.0, 1.0, 2.0), (0.0, 0.4, 0.6, 1.0)))
     assert tail(np.array([0.99, 3.01])).tolist() == [1.0, 0.0]
 
 
 def test_skewed_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="skewed"):
-        radial_tail(Shape((-1.0, 0.0, 2.0), (0.0, 0.5, 1.0)))
+        radial_tail(ErrorDistribution((-1.0, 0.0, 2.0), (0.0, 0.5, 1.0)))
 
 
 def test_atoms_together() -> None:
@@ -138,17 +138,20 @@ def test_a_rule_takes_any_atom_or_the_worst() -> None:
     p = stats.chi.sf([5.0, 2.5], 3)
     either = StopRule(0.5, 0.05).risk(covariance)
     assert either == Risk(pytest.approx(p[0] + p[1] - p[0] * p[1]), 1)
-    assert StopRule(0.5, 0.05, over="max").risk(covariance).probability == pytest.approx(p[1])
+    assert StopRule(0.5, 0.05, over_atoms="max").risk(covariance).probability == pytest.approx(p[1])
     assert StopRule(0.5, 0.05).broken(either)
     assert not StopRule(0.5, 0.2).broken(either)
 
 
 @pytest.mark.parametrize(
-    ("bound", "probability", "message"), [(0.0, 0.1, "bound=0"), (0.5, 1.0, "probability=1")]
+    ("max_force_error", "probability", "message"),
+    [(0.0, 0.1, "max_force_error=0"), (0.5, 1.0, "probability=1")],
 )
-def test_useless_rules_are_refused(bound: float, probability: float, message: str) -> None:
+def test_useless_rules_are_refused(
+    max_force_error: float, probability: float, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        StopRule(bound, probability)
+        StopRule(max_force_error, probability)
 
 
 def test_missing_covariances_are_refused() -> None:

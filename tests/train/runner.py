@@ -103,11 +103,11 @@ def settings(**changes: object) -> TrainSettings:
         valid_batch_size=8,
         max_epochs=5,
         max_time=None,
-        clip=5.0,
+        max_gradient_norm=5.0,
         ema=0.99,
         valid_every=1,
         early_stopping=None,
-        improvement=0.0,
+        min_improvement=0.0,
         monitor="loss",
         stress=False,
         checkpoint_every=1e9,
@@ -129,14 +129,14 @@ def ivon(**changes: object) -> dict[str, object]:
         clip_radius=1.0,
         hessian="averaged",
     )
-    return {"optimiser": replace(optimiser, **changes), "clip": None, "ema": None}
+    return {"optimiser": replace(optimiser, **changes), "max_gradient_norm": None, "ema": None}
 
 
 def preconditioned(name: str) -> dict[str, object]:
     """Changes of the settings that make the optimiser Muon or SOAP; `train` takes `race` then."""
     adam = AdamSettings("adamw", lr=0.02, weight_decay=0.01, betas=(0.9, 0.99), eps=1e-8)
     optimiser = MuonSettings(adam, momentum=0.9) if name == "muon" else SoapSettings(adam, 0.9)
-    return {"optimiser": optimiser, "clip": None}
+    return {"optimiser": optimiser, "max_gradient_norm": None}
 
 
 def train(

@@ -58,7 +58,7 @@ def test_reaches_the_least_squares_optimum(
         max_epochs=1200,
         valid_every=1200,
         ema=None,
-        clip=None,
+        max_gradient_norm=None,
     )
     result = fit(
         model, lambda epoch: runner.squares(), data, data, settings=chosen, folder=tmp_path

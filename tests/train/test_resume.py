@@ -188,6 +188,20 @@ def test_other_settings_are_refused_by_name(runner: ModuleType, tmp_path: Path) 
         runner.train(tmp_path, resume=True, optimiser=faster, batch_size=2)
 
 
+def test_a_checkpoint_under_old_names_goes_on(runner: ModuleType, tmp_path: Path) -> None:
+    runner.train(tmp_path / "parts", max_epochs=2)
+    tensors, content = checkpoint.load(tmp_path / "parts" / checkpoint.LAST)
+    settings = content["identity"]["settings"]
+    settings["clip"] = settings.pop("max_gradient_norm")
+    settings["improvement"] = settings.pop("min_improvement")
+    checkpoint.save(tmp_path / "parts" / checkpoint.LAST, tensors, content)
+    runner.train(tmp_path / "parts", max_epochs=4, resume=True)
+    runner.train(tmp_path / "whole", max_epochs=4)
+    assert_same_end(tmp_path / "parts", tmp_path / "whole")
+    with pytest.raises(CheckpointError, match=r"settings\.max_gradient_norm was 5\.0, now 1\.0"):
+        runner.train(tmp_path / "parts", max_epochs=4, resume=True, max_gradient_norm=1.0)
+
+
 def test_other_data_are_refused(runner: ModuleType, tmp_path: Path) -> None:
     runner.train(tmp_path, max_epochs=1)
     with pytest.raises(CheckpointError, match=r"train_data\.frames was"):

@@ -15,8 +15,8 @@ from bayrace.config import make_config
 from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.data.split import fingerprint
 from bayrace.potential.potential import Potential
+from bayrace.system import jobs
 from bayrace.workflow import train as run
-from bayrace.workflow import workers
 from bayrace.workflow.ensemble import EnsembleError, member_config, train_members
 from bayrace.workflow.folder import clear_folder
 from bayrace.workflow.member import SideBySide, last_line
@@ -167,7 +167,7 @@ def _stamps(folder: Path) -> dict[str, int]:
 
 
 def test_if_all_diverge_the_error_tells_of_each(tmp_path):
-    settings = config(tmp_path, lr=1e20, clip=None)
+    settings = config(tmp_path, lr=1e20, max_gradient_norm=None)
     with pytest.raises(EnsembleError, match=r"(?s)member 0: training diverged.*member 1: training"):
         train_members(settings, members=2, how=SideBySide(2))
     assert not (tmp_path / "model.bayrace").exists()
@@ -184,7 +184,7 @@ def test_the_split_seed_alone_decides_the_split(tmp_path):
 
 
 def test_a_crew_fits_the_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "usable_cores", lambda: tuple(range(8)))
+    monkeypatch.setattr(jobs, "usable_cores", lambda: tuple(range(8)))
 
     def crew(members, workers=None, threads=None):
         return place_members(config(tmp_path, threads=threads), members=members, workers=workers)

@@ -16,7 +16,7 @@ from bayrace.data.frame import DataError
 from bayrace.data.split import frame_hashes, geometry_fingerprint
 from bayrace.select.acquire import ACQUISITIONS
 from bayrace.workflow.replay import Plan, divide, replay, run_cell
-from bayrace.workflow.replay_results import Cell, CellResult, Spread, relative, summary
+from bayrace.workflow.replay_results import Cell, CellResult, SeedStatistics, relative, summary
 
 
 @pytest.fixture(scope="module")
@@ -182,8 +182,8 @@ def test_means_and_spreads_over_seeds():
         *(result("bald-ef", seed, value) for seed, value in enumerate((0.8, 1.6, 2.4))),
     ]
     found = summary(results, "forces")["hot"]
-    assert found["random", 5] == Spread(2.0, 1.0, 3)
-    assert found["start", 0] == Spread(9.0, None, 1)
+    assert found["random", 5] == SeedStatistics(2.0, 1.0, 3)
+    assert found["start", 0] == SeedStatistics(9.0, None, 1)
     pairs = relative(results, "forces")["hot"]
     assert pairs["bald-ef", 5].mean == pytest.approx(0.8)
     assert pairs["bald-ef", 5].std == pytest.approx(0.0, abs=1e-12)  # unlike the errors

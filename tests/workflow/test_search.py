@@ -17,7 +17,7 @@ from bayrace.config import ConfigError, load_config
 from bayrace.config.search import load_search, with_values
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.read import frame_to_atoms
-from bayrace.workflow.search import BEST, RESULTS, SearchWatch, search
+from bayrace.workflow.search import BEST, RESULTS, SearchObserver, search
 
 CONFIG = """
 output: {folder}/out
@@ -55,7 +55,7 @@ def test_a_grid_is_tried_whole_and_the_best_is_written(folder: Path) -> None:
     config, wanted, raw = load_search(written(folder, sampler="grid", space=space, trials=9))
     heard: list[int] = []
     result = search(
-        config, wanted, raw, watch=SearchWatch(lambda found: heard.append(found.number))
+        config, wanted, raw, watch=SearchObserver(lambda found: heard.append(found.number))
     )
     assert sorted(heard) == [0, 1]
     assert {each.values["train.lr"] for each in result.trials} == {0.01, 0.00001}
@@ -70,13 +70,13 @@ def test_a_grid_is_tried_whole_and_the_best_is_written(folder: Path) -> None:
     assert result.best.score == pytest.approx(expected)
     best = load_config(folder / "out" / BEST)
     assert (best.train.lr, best.train.betas, best.data.test) == (0.01, (0.9, 0.999), {})
-    again = search(config, wanted, raw, watch=SearchWatch(lambda _: pytest.fail("tried again")))
+    again = search(config, wanted, raw, watch=SearchObserver(lambda _: pytest.fail("tried again")))
     assert [each.score for each in again.trials] == scores
     other, wider, raw = load_search(
         written(folder, sampler="grid", space="{train.lr: [0.02]}", trials=9)
     )
     with pytest.raises(ConfigError, match="another space"):
-        search(other, wider, raw, watch=SearchWatch())
+        search(other, wider, raw, watch=SearchObserver())
 
 
 def test_no_trial_is_lost_by_a_kill(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_what_cannot_be_searched_is_refused(folder: Path) -> None:
         written(folder, sampler="random", space="{train.rate: [0.1]}", trials=2)
     )
     with pytest.raises(ConfigError, match=r"train\.rate: the configuration has no such key"):
-        search(config, wanted, raw, watch=SearchWatch())
+        search(config, wanted, raw, watch=SearchObserver())
     with pytest.raises(ConfigError, match="search"):
         load_search(written(folder, sampler="tpe", space="{}", trials=2))
     tiny = with_values(raw, {"train.lr": 1e-5}, output="x", seed=3)

@@ -96,7 +96,7 @@ def test_swag_from_the_training_itself(tmp_path):
         asked.append(True)
         return len(asked) > 4
 
-    first = run.train(settings("parts"), watch=run.Watch(stop=stop))
+    first = run.train(settings("parts"), callbacks=run.Callbacks(stop=stop))
     assert first.fit.reason == "interrupted"
     parts = run.train(settings("parts"), resume=True)
     for name, value in whole.potential.posterior.tensors().items():

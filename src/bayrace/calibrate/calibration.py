@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayrace.core.prediction import Prediction, Shape, Uncertain
+from bayrace.core.prediction import ErrorDistribution, Prediction, Uncertain
 
 _LARGEST = 1e12  # factor of σ: beyond it, predictions and errors have nothing in common
 
@@ -29,7 +29,7 @@ class Recalibration:
 
     factor: float  # σ is multiplied by it
     count: int  # errors it was fitted to
-    shape: Shape | None = None  # of the errors divided by the new σ; None is Gaussian
+    shape: ErrorDistribution | None = None  # of the errors divided by the new σ; None is Gaussian
     by_element: Mapping[int, float] = field(default_factory=dict)  # factors of forces, first choice
     power: float = 1.0  # of σ; 1 is proportional
     pivot: float = 1.0  # the σ whose factor is `factor` whatever the power
@@ -107,7 +107,9 @@ class Recalibration:
         return cls(
             factor=float(content["factor"]),
             count=int(content["count"]),
-            shape=None if shape is None else Shape(tuple(shape["z"]), tuple(shape["p"])),
+            shape=None
+            if shape is None
+            else ErrorDistribution(tuple(shape["z"]), tuple(shape["p"])),
             by_element={int(z): float(factor) for z, factor in content["by_element"].items()},
             power=float(content.get("power", 1.0)),
             pivot=float(content.get("pivot", 1.0)),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 
 Array = NDArray[np.float64]
 
@@ -35,9 +35,9 @@ def mirrored(size: Array, level: Array, *, scale: float) -> tuple[Array, Array]:
     return np.concatenate([-z[::-1], [0.0], z]), np.concatenate([1 - p[::-1], [0.5], p])
 
 
-def shape_of(z: Array, p: Array, *, scale: float) -> Shape:
+def shape_of(z: Array, p: Array, *, scale: float) -> ErrorDistribution:
     """The distribution with these knots in units of a scale."""
-    return Shape(tuple((z / scale).tolist()), tuple(p.tolist()))
+    return ErrorDistribution(tuple((z / scale).tolist()), tuple(p.tolist()))
 
 
 def root_mean_square(z: Array) -> float:

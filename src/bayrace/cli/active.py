@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,14 +14,16 @@ from rich.table import Table
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
 from bayrace.cli.train import OldOverride, Override
-from bayrace.system.process import settle
-from bayrace.workflow.loop.watch import LoopWatch
+from bayrace.system.process import tune_process
+from bayrace.workflow.loop.observer import LoopObserver
 
 if TYPE_CHECKING:
     from bayrace.config.loop import LoopConfig
     from bayrace.label.label import Progress
-    from bayrace.report.round import Round
+    from bayrace.report.round import Round, RunSummary
     from bayrace.workflow.loop.rounds import Ended
+    from bayrace.workflow.loop.runs import RunRecord
+    from bayrace.workflow.loop.steps import Step
     from bayrace.workflow.member import MemberProgress
 
 PROBLEM = 1  # exit code of a loop that had to give up
@@ -71,7 +73,7 @@ def active(
     config = read_config(source, [*(override or []), *(old or [])])
     from bayrace.workflow.loop.rounds import run_loop
 
-    settle()
+    tune_process()
     out = console()
     describe(config, out)
     try:
@@ -102,6 +104,7 @@ def read_config(source: Path, overrides: list[str]) -> LoopConfig:
 
 def describe(config: LoopConfig, out: Console) -> None:
     """Say what is about to happen."""
+    from bayrace.config.loop import dynamics_settings
     from bayrace.config.oracle import make_oracle
 
     explore, stop = config.explore, config.stop
@@ -113,8 +116,9 @@ def describe(config: LoopConfig, out: Console) -> None:
     }
     until = ", ".join(f"{value:g} {name}" for name, value in limits.items() if value is not None)
     begin = config.potential or ", ".join(config.data.train if config.data else ())
+    length = explore.steps * dynamics_settings(explore, seed=0).timestep / 1000
     out.print(f"start    {escape(begin)}")
-    out.print(f"explore  {temperatures} K, up to {explore.steps * explore.timestep / 1000:g} ps")
+    out.print(f"explore  {temperatures} K, up to {length:g} ps")
     out.print(f"select   {config.select.budget} a round by {config.select.by}")
     out.print(f"label    {escape(make_oracle(config.oracle).method)}")
     out.print(f"until    {until}")
@@ -140,7 +144,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
     for each in rounds:
         errors = [_milli(each.errors[name]["forces_rmse"]) for name in sets]
         newest = _milli(each.newest["forces_rmse"] if each.newest else None)
-        stds = [run["forces_std"] for run in each.runs if run["forces_std"] is not None]
+        stds = [run.forces_std for run in each.runs if run.forces_std is not None]
         table.add_row(
             str(each.number),
             str(each.labels),
@@ -153,9 +157,9 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
     return table
 
 
-def endings(runs: Sequence[Any]) -> str:
+def endings(runs: Sequence[RunSummary]) -> str:
     """How many runs ended in which way."""
-    reasons = [run["reason"] for run in runs]
+    reasons = [run.reason for run in runs]
     kinds = dict.fromkeys(reasons)
     return ", ".join(f"{reasons.count(kind)} {kind}" for kind in kinds) or "–"
 
@@ -164,7 +168,7 @@ def _milli(value: float | None) -> str:
     return "–" if value is None else f"{1000 * value:.1f}"
 
 
-class Lines(LoopWatch):
+class Lines(LoopObserver):
     """A line for each step, a table for each round, and signs of life in long steps.
 
     On a terminal those are a line that changes, elsewhere a new one now and then.
@@ -187,11 +191,11 @@ class Lines(LoopWatch):
             self._status.update(f"round {number}  {step}")
             self._status.start()
 
-    def ends(self, number: int, step: str, result: Any, seconds: float | None) -> None:
+    def ends(self, number: int, result: Step, seconds: float | None) -> None:
         """Say what came of a step."""
         self._status.stop()
         how = "found" if seconds is None else f"{seconds:.1f} s"
-        self._say(f"round {number}  {step:<8}  {said(step, result)}  ({how})")
+        self._say(f"round {number}  {result.name:<8}  {said(result)}  ({how})")
 
     def members(self, members: Sequence[MemberProgress]) -> None:
         """Say how far training is."""
@@ -205,7 +209,7 @@ class Lines(LoopWatch):
         """Say how far labelling is."""
         self._now_and_then(f"{progress.done}/{progress.total} labels")
 
-    def run(self, run: dict[str, Any]) -> None:
+    def run(self, run: RunRecord) -> None:
         """Say how far exploration is."""
         del run
         self._runs += 1
@@ -241,23 +245,26 @@ def left(members: Sequence[MemberProgress]) -> str:
     return f", about {format_duration(max(known) + turns * whole)} left"
 
 
-def said(step: str, result: Any) -> str:
+def said(result: Step) -> str:
     """What came of a step, in a few words."""
-    if step == "train":
-        return f"{result['train']} training and {result['valid']} validation structures"
-    if step == "explore":
-        return f"{len(result['runs'])} runs: {endings(result['runs'])}"
-    if step == "select":
-        apart = result.get("apart")
-        near = "" if apart is None else f", with the least distance lowered to {apart:.2g}"
-        return f"{len(result['chosen'])} of {result['pool']} structures{near}"
-    if step == "label":
-        failed = result["uses"].count("failed")
-        lost = f", {failed} failed" if failed else ""
-        counted = f"{len(result['uses']) - failed} labels{lost}"
-        newest = result["newest"]
-        if newest is None:
-            return counted
-        return f"{counted}; they were wrong by {_milli(newest['forces_rmse'])} meV/Å"
-    errors = [f"{name} {_milli(each['forces_rmse'])}" for name, each in result.items()]
-    return f"forces RMSE, meV/Å: {', '.join(errors)}" if errors else "no test set"
+    from bayrace.workflow.loop.steps import Chosen, Explored, Labelled, Scored, Trained
+
+    match result:
+        case Trained():
+            return f"{result.train} training and {result.valid} validation structures"
+        case Explored():
+            return f"{len(result.runs)} runs: {endings(result.runs)}"
+        case Chosen():
+            lowered = result.min_distance
+            near = "" if lowered is None else f", with the least distance lowered to {lowered:.2g}"
+            return f"{len(result.chosen)} of {result.pool} structures{near}"
+        case Labelled():
+            lost = f", {result.failed} failed" if result.failed else ""
+            counted = f"{len(result.uses) - result.failed} labels{lost}"
+            if result.newest is None:
+                return counted
+            return f"{counted}; they were wrong by {_milli(result.newest['forces_rmse'])} meV/Å"
+        case Scored():
+            errors = [f"{name} {_milli(e['forces_rmse'])}" for name, e in result.errors.items()]
+            return f"forces RMSE, meV/Å: {', '.join(errors)}" if errors else "no test set"
+    return ""

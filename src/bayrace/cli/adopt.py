@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from bayrace.cli.common import Debug, console, friendly
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,7 +77,7 @@ def adopt(
     from bayrace.workflow.adopt import VALID
     from bayrace.workflow.adopt import adopt as run
 
-    settle()
+    tune_process()
     out = console()
     if shift not in ("auto", "fit", "none"):
         raise ValueError(f"--shift {shift}: use auto, fit or none")

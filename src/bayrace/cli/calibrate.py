@@ -21,7 +21,7 @@ from bayrace.cli.common import (
     friendly,
 )
 from bayrace.cli.methods import Arguments, chosen, listing
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.calibrate.calibration import Calibration, Recalibration
@@ -49,7 +49,7 @@ def calibrate(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Default: MODEL-calibrated.bayrace.")
     ] = None,
-    batch: EdgeBudget = 20_000,
+    edge_budget: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -75,7 +75,7 @@ def calibrate(
     from bayrace.cli.evaluate import label_keys, read_labelled
     from bayrace.potential.potential import Potential
 
-    settle()
+    tune_process()
     way = chosen(RECALIBRATIONS, method, argument)
     potential = Potential.load(model, device=device)
     if files:
@@ -87,13 +87,18 @@ def calibrate(
 
         frames, name = training_frames(potential)[1], "validation set"
     target = output or model.with_name(f"{model.stem}-calibrated{model.suffix}")
-    calibrated = fit(potential, frames, method=way, name=name, batch=batch)
+    calibrated = fit(potential, frames, method=way, name=name, edge_budget=edge_budget)
     calibrated.save(target)
     console().print(f"potential: {target}")
 
 
 def fit(
-    potential: Potential, frames: list[Frame], *, method: RecalibrationMethod, name: str, batch: int
+    potential: Potential,
+    frames: list[Frame],
+    *,
+    method: RecalibrationMethod,
+    name: str,
+    edge_budget: int,
 ) -> Potential:
     """The potential with a calibration fitted to these frames; tells what it does to them."""
     from bayrace.calibrate.fit import fit_calibration
@@ -108,7 +113,7 @@ def fit(
             "sure that these are others"
         )
     refuse_seen(potential.frames, frames)
-    raw = predictions(potential, frames, batch=batch)
+    raw = predictions(potential, frames, edge_budget=edge_budget)
     calibration = fit_calibration(raw, method=method)
     calibrated = replace(
         potential,
@@ -121,7 +126,7 @@ def fit(
     return calibrated
 
 
-def predictions(potential: Potential, frames: list[Frame], *, batch: int) -> Batches:
+def predictions(potential: Potential, frames: list[Frame], *, edge_budget: int) -> Batches:
     """Raw predictions with a progress bar."""
     stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
     with Progress(console=console(stderr=True), transient=True) as progress:
@@ -131,7 +136,7 @@ def predictions(potential: Potential, frames: list[Frame], *, batch: int) -> Bat
                 frames,
                 stress=stress,
                 calibrated=False,
-                edge_budget=batch,
+                edge_budget=edge_budget,
                 progress=lambda done: progress.update(task, completed=done),
             )
         )

@@ -22,7 +22,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ def compare(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write all numbers (eV, Å) here.")
     ] = None,
-    batch: EdgeBudget = 20_000,
+    edge_budget: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -88,7 +88,7 @@ def compare(
     from bayrace.potential.potential import Potential
     from bayrace.train.checkpoint import write_atomically
 
-    settle()
+    tune_process()
     potentials = {
         name: Potential.load(path, device=device)
         for name, path in zip(short_names(models), models, strict=True)
@@ -96,7 +96,7 @@ def compare(
     first = next(iter(potentials.values()))
     keys = label_keys(first, energy=energy_key, forces=forces_key, stress=stress_key)
     sets = read_set(potentials, known, keys), read_set(potentials, ood, keys) if ood else None
-    contenders = run(potentials, *sets, timed=timed, rounds=rounds, batch=batch)
+    contenders = run(potentials, *sets, timed=timed, rounds=rounds, edge_budget=edge_budget)
     out = console()
     for table in tables(contenders, normalise=normalise, score=score):
         out.print(table)
@@ -137,7 +137,7 @@ def run(
     *,
     timed: int,
     rounds: int,
-    batch: int,
+    edge_budget: int,
 ) -> list[Contender]:
     """Compare with a display of what is being done."""
     from bayrace.evaluate.comparison import compare as judge
@@ -151,7 +151,7 @@ def run(
             unknown,
             timed=timed,
             rounds=rounds,
-            edge_budget=batch,
+            edge_budget=edge_budget,
             progress=lambda text: progress.update(task, description=text),
         )
 

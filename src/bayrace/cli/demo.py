@@ -125,7 +125,7 @@ def simulate(result: RunResult, steps: int, out: Console) -> Trajectory:
     from bayrace.simulate.dynamics import simulate as looks
 
     start = embedded_frames("ethanol-test")[0]
-    settings = DynamicsSettings("nvt", 300.0, steps, timestep=TIMESTEP, look_every=10)
+    settings = DynamicsSettings("nvt", 300.0, steps, timestep=TIMESTEP, uncertainty_every=10)
     trajectory, begin = Trajectory(), time.monotonic()
     with Progress(console=out, transient=True, disable=not out.is_terminal) as progress:
         task = progress.add_task("molecular dynamics", total=steps)

@@ -21,7 +21,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,7 +51,7 @@ def evaluate(
     figures: Annotated[
         Path | None, typer.Option(help="Also draw parity and σ figures into this folder.")
     ] = None,
-    batch: EdgeBudget = 20_000,
+    edge_budget: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -70,7 +70,7 @@ def evaluate(
     del debug
     from bayrace.potential.potential import Potential
 
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     unknown = ood or []
@@ -78,7 +78,9 @@ def evaluate(
     evaluations = []
     for file, name in zip((*files, *unknown), names, strict=True):
         unique = name if names.count(name) == 1 else file
-        evaluations.append(evaluate_file(potential, file, keys, name=unique, batch=batch))
+        evaluations.append(
+            evaluate_file(potential, file, keys, name=unique, edge_budget=edge_budget)
+        )
         show(evaluations[-1])
     detected = detect(evaluations[: len(files)], evaluations[len(files) :])
     if json_file is not None:
@@ -162,7 +164,7 @@ def label_keys(
 
 
 def evaluate_file(
-    potential: Potential, file: str, keys: LabelKeys, *, name: str, batch: int
+    potential: Potential, file: str, keys: LabelKeys, *, name: str, edge_budget: int
 ) -> Evaluation:
     """Evaluate one file with a progress bar."""
     from bayrace.evaluate.evaluation import evaluate as compare
@@ -175,7 +177,7 @@ def evaluate_file(
             potential,
             frames,
             name=name,
-            edge_budget=batch,
+            edge_budget=edge_budget,
             progress=lambda done: progress.update(task, completed=done),
         )
 

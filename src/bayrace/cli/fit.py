@@ -10,7 +10,7 @@ import typer
 from bayrace.cli.common import INTERRUPTED, Debug, Device, ModelFile, console, friendly
 from bayrace.cli.methods import listing
 from bayrace.cli.train import OldOverride, Override, counting
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 
 def register(app: typer.Typer) -> None:
@@ -48,14 +48,14 @@ def fit(
     from bayrace.cli.tables import evaluation_table
     from bayrace.data.read import DataError
     from bayrace.potential.potential import Potential
+    from bayrace.train.callbacks import Callbacks
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
-    from bayrace.workflow.fit import Watch
     from bayrace.workflow.prepare import network_of
     from bayrace.workflow.start import posterior_config
     from bayrace.workflow.tune import moved
 
-    settle()
+    tune_process()
     out = console()
     potential = Potential.load(model, device=device)
     config = posterior_config(potential, posterior, [*(override or []), *(old or [])])
@@ -70,13 +70,13 @@ def fit(
         f"{len(prepared.valid)} validation structures"
     )
     with stop_on_signals() as stop, training_display(out, config.target.build()) as observer:
-        fitted = run.refit(
+        fitted = run.fit_posterior(
             potential,
             config,
             prepared=prepared,
             folder=target.with_suffix(".run"),
             resume=resume,
-            watch=Watch(observer, stop, counting(out, config.posterior.kind)),
+            callbacks=Callbacks(observer, stop, counting(out, config.posterior.kind)),
         )
     if fitted is None:
         out.print(f"stopped and saved; continue with: bayrace fit {model} ... --resume")

@@ -12,8 +12,8 @@ from bayrace.config.active import TuneConfig
 from bayrace.config.load import make_section
 from bayrace.models.module import ModuleModel
 from bayrace.potential.potential import Potential
-from bayrace.system.process import settle
-from bayrace.train.signals import stop_on_signals
+from bayrace.system.process import tune_process
+from bayrace.system.signals import stop_on_signals
 from bayrace.workflow.folder import MODEL
 from bayrace.workflow.member import SideBySide
 from bayrace.workflow.tune import train_from
@@ -23,7 +23,7 @@ def train_further(
     model: Path, source: str, overrides: list[str], *, layers: str, rehearse: int | None
 ) -> None:
     """Train with the settings tune.*, in the folder runs/NAME-further or that of output=..."""
-    settle()
+    tune_process()
     out = console()
     folder = Path(f"runs/{Path(source).stem}-further")
     changes = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bayrace.cli.common import Debug, console, friendly
+from bayrace.cli.rules import MaxForceError
 
 if TYPE_CHECKING:
     from bayrace.workflow.hop import SwarmResult
@@ -57,7 +58,7 @@ def hop(
         typer.Option(help="Velocity along the coupling where a hop lacks energy."),
     ] = "keep",
     temperature: Annotated[float, typer.Option(help="K, of vibrations; 0: ground state.")] = 0.0,
-    bound: Annotated[float, typer.Option(help="Stop rule: force error, eV/Å.")] = 1.0,
+    max_force_error: MaxForceError = 1.0,
     probability: Annotated[
         float, typer.Option(help="Stop a trajectory where P(larger force error) exceeds this.")
     ] = 0.5,
@@ -121,7 +122,7 @@ def hop(
         velocities=velocities,
         state=state,
         settings=settings,
-        rule=StopRule(bound, probability) if rule else None,
+        rule=StopRule(max_force_error, probability) if rule else None,
         record_every=every,
     )
     out = console()

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
-from bayrace.cli.rules import Action, Bound, Gap, Probability, make_rule, read_one
-from bayrace.system.process import settle
+from bayrace.cli.rules import Action, GapLimit, MaxForceError, Probability, make_rule, read_one
+from bayrace.system.process import tune_process
 
 STOPPED = 3  # exit code where the rule ended the run
 
@@ -34,10 +34,10 @@ def ipi(
     stop_file: Annotated[
         Path, typer.Option(help="Made where the stop rule acts; EXIT in i-PI's folder ends it.")
     ] = Path("EXIT"),
-    bound: Bound = 0.5,
+    max_force_error: MaxForceError = 0.5,
     probability: Probability = 0.05,
     action: Action = "stop",
-    gap: Gap = "auto",
+    gap: GapLimit = "auto",
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
@@ -60,10 +60,16 @@ def ipi(
     from bayrace.deploy.ipi import IpiEvaluator, connect, serve
     from bayrace.potential.potential import Potential
 
-    settle()
+    tune_process()
     atoms = read_one(structure)
     potential = Potential.load(model, device=device)
-    rule = make_rule(potential, bound=bound, probability=probability, action=action, gap=gap)
+    rule = make_rule(
+        potential,
+        max_force_error=max_force_error,
+        probability=probability,
+        action=action,
+        gap=gap,
+    )
     answers = IpiEvaluator(
         Evaluator(potential, rule=rule),
         atoms.numbers.astype(np.int64),

@@ -65,11 +65,12 @@ def label(
     """
     del debug
     from bayrace.config import parse_duration
-    from bayrace.config.oracle import LabelConfig, label_settings, make_oracle, parse_oracle
+    from bayrace.config.oracle import make_oracle, parse_oracle
     from bayrace.label.files import write_labelled
+    from bayrace.label.label import LabelSettings
 
     structures, frames = read(files, output)
-    config = LabelConfig(
+    settings = LabelSettings(
         workers=workers,
         scheduler=scheduler,
         threads=threads,
@@ -78,11 +79,11 @@ def label(
         max_force=max_force,
     )
     named = parse_oracle(oracle, parse_arguments(argument or []))
-    chosen = make_oracle(named, timeout=config.timeout)
+    chosen = make_oracle(named, timeout=settings.timeout)
     store = output.with_suffix(".sqlite")
     if store.exists() and not resume:
         raise ValueError(f"{store}: exists; go on with it by --resume, or remove it")
-    result = run(frames, chosen, store, label_settings(config))
+    result = run(frames, chosen, store, settings)
     write_labelled(output, structures, result)
     report(result, output, store)
 

@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import typer
 
 from bayrace.cli.common import Debug, ModelFile, Overwrite, console, friendly
-from bayrace.cli.rules import Action, Bound, Gap, Probability, make_rule, read_one, refuse_full
+from bayrace.cli.rules import (
+    Action,
+    GapLimit,
+    MaxForceError,
+    Probability,
+    make_rule,
+    read_one,
+    refuse_full,
+)
 
 
 def register(app: typer.Typer) -> None:
@@ -33,12 +41,12 @@ def lammps(
     pressure_relaxation: Annotated[float, typer.Option(help="npt: of the pressure, fs.")] = 1000.0,
     max_force: Annotated[float, typer.Option(help="minimise: done below this, eV/Å.")] = 0.001,
     every: Annotated[int, typer.Option(min=1, help="Steps between frames and lines.")] = 10,
-    look_every: Annotated[int, typer.Option(min=1, help="Steps between looks at σ.")] = 1,
+    uncertainty_every: Annotated[int, typer.Option(min=1, help="Steps between looks at σ.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the velocities.")] = 0,
-    bound: Bound = 0.5,
+    max_force_error: MaxForceError = 0.5,
     probability: Probability = 0.05,
     action: Action = "stop",
-    gap: Gap = "auto",
+    gap: GapLimit = "auto",
     overwrite: Overwrite = False,
     debug: Debug = False,
 ) -> None:
@@ -71,11 +79,17 @@ def lammps(
         pressure_relaxation=pressure_relaxation,
         max_force=max_force,
         every=every,
-        look_every=look_every,
+        uncertainty_every=uncertainty_every,
         seed=seed,
     )
     potential = Potential.load(model)
-    rule = make_rule(potential, bound=bound, probability=probability, action=action, gap=gap)
+    rule = make_rule(
+        potential,
+        max_force_error=max_force_error,
+        probability=probability,
+        action=action,
+        gap=gap,
+    )
     written = write_inputs(output, model, read_one(start), run, rule)
     console().print(f"{', '.join(path.name for path in written)} in {output}")
     console().print(f"run it:  python {output / 'run.py'}", markup=False)

@@ -34,9 +34,11 @@ from bayrace.cli import (
     train,
     validate,
 )
+from bayrace.cli.renamed import Commands
 
 app = typer.Typer(
     name="bayrace",
+    cls=Commands,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

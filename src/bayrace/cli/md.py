@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
-from bayrace.system.process import settle
+from bayrace.cli.rules import GapLimit, MaxForceError, Probability, make_rule
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.data.distances import Gap
@@ -33,38 +34,48 @@ def register(app: typer.Typer) -> None:
 def md(
     model: ModelFile,
     start: Annotated[str, typer.Argument(help="A structure; of several, file.xyz@5.")],
-    temperature: Annotated[float, typer.Option(help="K.")],
-    steps: Annotated[int, typer.Option(min=1, help="How many.")],
-    ensemble: Annotated[Literal["nve", "nvt", "npt"], typer.Option()] = "nvt",
-    timestep: Annotated[float, typer.Option(help="fs.")] = 0.5,
+    temperature: Annotated[float, typer.Option(help="Temperature, K.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps to simulate.")],
+    ensemble: Annotated[
+        Literal["nve", "nvt", "npt"], typer.Option(help="Thermodynamic ensemble.")
+    ] = "nvt",
+    timestep: Annotated[float, typer.Option(help="Time step, fs.")] = 0.5,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Trajectory: .traj (ASE) or .xyz.")
     ] = Path("md.traj"),
-    every: Annotated[int, typer.Option(min=1, help="Steps between frames of it.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Of velocities and thermostat.")] = 0,
-    bound: Annotated[float, typer.Option(help="Stop rule: force error x, eV/Å.")] = 0.5,
-    probability: Annotated[float, typer.Option(help="Stop rule: its probability p.")] = 0.05,
+    every: Annotated[int, typer.Option(min=1, help="Steps between frames of the trajectory.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of velocities and thermostat.")] = 0,
+    max_force_error: MaxForceError = 0.5,
+    probability: Probability = 0.05,
     action: Annotated[
-        Literal["stop", "warn", "record", "off"], typer.Option(help="What the stop rule does.")
-    ] = "stop",
-    over: Annotated[
-        Literal["any", "max"], typer.Option(help="Error on any atom, or on the worst alone.")
-    ] = "any",
-    gap: Annotated[
-        str,
+        Literal["stop", "warn", "record", "off"],
         typer.Option(
-            help="Stop rule: also where two atoms are at a distance that is farther than this, Å, "
-            "from those of the training data; auto: twice what is usual among them; off."
+            help="What the stop rule does: end the run, warn, only record its P, nothing."
         ),
-    ] = "auto",
-    look_every: Annotated[int, typer.Option(min=1, help="Steps between looks at σ.")] = 1,
-    thermostat: Annotated[Literal["langevin", "bussi"], typer.Option(help="nvt.")] = "langevin",
-    friction: Annotated[float, typer.Option(help="langevin: 1/fs.")] = 0.01,
-    relaxation: Annotated[float, typer.Option(help="bussi, npt: of the temperature, fs.")] = 100.0,
-    barostat: Annotated[Literal["mtk", "berendsen"], typer.Option(help="npt.")] = "mtk",
-    pressure: Annotated[float, typer.Option(help="npt: GPa.")] = 0.0,
-    pressure_relaxation: Annotated[float, typer.Option(help="npt: fs.")] = 1000.0,
-    compressibility: Annotated[float, typer.Option(help="berendsen: 1/GPa.")] = 0.5,
+    ] = "stop",
+    over_atoms: Annotated[
+        Literal["any", "max"],
+        typer.Option(help="Stop rule: an error on any atom, or on the worst alone."),
+    ] = "any",
+    gap: GapLimit = "auto",
+    uncertainty_every: Annotated[
+        int, typer.Option(min=1, help="Steps between evaluations of σ.")
+    ] = 1,
+    thermostat: Annotated[
+        Literal["langevin", "bussi"], typer.Option(help="nvt: thermostat.")
+    ] = "langevin",
+    friction: Annotated[float, typer.Option(help="langevin: friction, 1/fs.")] = 0.01,
+    relaxation: Annotated[
+        float, typer.Option(help="bussi, npt: relaxation time of the temperature, fs.")
+    ] = 100.0,
+    barostat: Annotated[Literal["mtk", "berendsen"], typer.Option(help="npt: barostat.")] = "mtk",
+    pressure: Annotated[float, typer.Option(help="npt: pressure, GPa.")] = 0.0,
+    pressure_relaxation: Annotated[
+        float, typer.Option(help="npt: relaxation time of the pressure, fs.")
+    ] = 1000.0,
+    compressibility: Annotated[
+        float, typer.Option(help="berendsen: compressibility, 1/GPa.")
+    ] = 0.5,
     bias: Annotated[float, typer.Option(help="τ: dynamics on E − τ·σ, to meet the unknown.")] = 0.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     device: Device = "auto",
@@ -72,21 +83,21 @@ def md(
 ) -> None:
     """Run molecular dynamics, and stop where the forces can no longer be trusted.
 
-    The rule: stop when P(|force error| > x on any atom) > p, by the calibrated uncertainty. The
+    The rule: stop when P(|force error on any atom| > --max-force-error) > --probability, by the
+    calibrated uncertainty. The
     frame that broke it is the last of the trajectory, and the exit code is 3. It also stops where
     two atoms come to a distance that the training data lack; --gap says how far off is too far.
 
     \b
     Examples:
       bayrace md model.bayrace start.xyz --temperature 300 --steps 10000
-      bayrace md model.bayrace start.xyz --temperature 1000 --steps 20000 --bound 0.3 --action warn
+      bayrace md model.bayrace start.xyz --temperature 1000 --steps 20000 --max-force-error 0.3
       bayrace md model.bayrace bulk.xyz --temperature 300 --steps 5000 --ensemble npt -o npt.xyz
     """
     del debug
     from bayrace.models.noise import noise_spec_of
     from bayrace.potential.potential import Potential
     from bayrace.simulate.dynamics import DynamicsSettings
-    from bayrace.simulate.stop import StopRule
 
     settings = DynamicsSettings(
         ensemble=ensemble,
@@ -101,16 +112,20 @@ def md(
         pressure_relaxation=pressure_relaxation,
         compressibility=compressibility,
         bias=bias,
-        look_every=look_every,
+        uncertainty_every=uncertainty_every,
         seed=seed,
     )
     frame = read_start(start, output, overwrite=overwrite)
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
-    rule = None
-    if action != "off":
-        limit = gap_limit(gap, potential)
-        rule = StopRule(bound, probability, over=over, action=action, gap=limit)
+    rule = make_rule(
+        potential,
+        max_force_error=max_force_error,
+        probability=probability,
+        action=action,
+        gap=gap,
+        over_atoms=over_atoms,
+    )
     if rule is not None and potential.posterior.name == "point":
         kind = noise_spec_of(potential.model).kind
         left = "no σ at all" if kind == "none" else "a σ of noise, which need not rise there"
@@ -125,18 +140,6 @@ def md(
             "uncertainty; calibrate it with bayrace calibrate"
         )
     run(potential, frame, settings, rule, output, every)
-
-
-def gap_limit(gap: str, potential: Potential) -> float | None:
-    """How far, Å, a distance may be from those of the training data; None: as far as it likes."""
-    if gap == "auto":
-        return potential.gap_limit
-    if gap == "off":
-        return None
-    try:
-        return float(gap)
-    except ValueError:
-        raise ValueError(f"--gap {gap}: give a distance in Å, such as 0.05, auto or off") from None
 
 
 def read_start(start: str, output: Path, *, overwrite: bool) -> Frame:

@@ -19,8 +19,8 @@ from bayrace.cli.progress import HEARTBEAT
 from bayrace.cli.tables import evaluation_table
 from bayrace.config import Config, format_duration
 from bayrace.core.target import ENERGY, Target
-from bayrace.system.process import settle
-from bayrace.train.signals import stop_on_signals
+from bayrace.system.process import tune_process
+from bayrace.system.signals import stop_on_signals
 from bayrace.workflow import ensemble
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import EnsembleResult
@@ -44,7 +44,7 @@ def run_members(
     strict: bool = False,
 ) -> None:
     """Train with a display, print what came of it, and exit with 2 if a member failed."""
-    settle()
+    tune_process()
     ensemble.check_folder(config, members=members, resume=resume, overwrite=overwrite)
     placement = place_members(config, members=members, workers=workers, pin=pin)
     prepared = run.prepare(config, strict=strict)

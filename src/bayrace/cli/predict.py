@@ -18,7 +18,7 @@ from bayrace.cli.common import (
     friendly,
     refuse_existing,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 
 def register(app: typer.Typer) -> None:
@@ -31,7 +31,7 @@ def predict(
     files: Annotated[list[str], typer.Argument(help="Structures; globs, file.xyz@:100.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
     overwrite: Overwrite = False,
-    batch: EdgeBudget = 20_000,
+    edge_budget: EdgeBudget = 20_000,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
@@ -51,7 +51,7 @@ def predict(
     from bayrace.potential.potential import Potential
 
     refuse_existing(output, files, overwrite=overwrite)
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
@@ -60,7 +60,7 @@ def predict(
             potential,
             files,
             output,
-            edge_budget=batch,
+            edge_budget=edge_budget,
             progress=lambda done: progress.update(task, completed=done),
         )
     console().print(f"{count} structures: {output}")

@@ -19,7 +19,7 @@ from bayrace.cli.common import (
     refuse_existing,
 )
 from bayrace.cli.rules import read_one
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,7 +62,7 @@ def relax(
     from bayrace.potential.potential import Potential
 
     refuse_existing(output, files, overwrite=overwrite)
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     found = relax_all(
         potential,
@@ -127,7 +127,7 @@ def properties(
     )
     if output is not None:
         refuse_existing(output, [structure], overwrite=overwrite)
-    settle()
+    tune_process()
     atoms = read_one(structure)
     found = derived.properties(Potential.load(model, device=device), atoms, settings)
     _show(found, output)
@@ -161,7 +161,7 @@ def neb(
     from bayrace.potential.potential import Potential
 
     refuse_existing(output, [first, last], overwrite=overwrite)
-    settle()
+    tune_process()
     ends = read_one(first), read_one(last)
     potential = Potential.load(model, device=device)
     found = path(potential, ends, images=images, relaxation=Relaxation(max_force, steps))

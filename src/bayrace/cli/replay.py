@@ -15,14 +15,14 @@ from rich.markup import escape
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
 from bayrace.cli.train import OldOverride, Override
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.config.active import ReplayConfig
     from bayrace.data.frame import Frame
     from bayrace.potential.potential import Potential
     from bayrace.workflow.replay import Plan
-    from bayrace.workflow.replay_results import Cell, CellResult, Spread
+    from bayrace.workflow.replay_results import Cell, CellResult, SeedStatistics
 
 CELLS, RESULTS = "cells", "results.json"
 
@@ -62,12 +62,12 @@ def replay(
     """
     del debug
     from bayrace.potential.potential import Potential
-    from bayrace.train.signals import stop_on_signals
+    from bayrace.system.signals import stop_on_signals
     from bayrace.workflow.replay import replay as run
     from bayrace.workflow.tune import training_frames
 
     config = read_config(source, [*(override or []), *(old or [])])
-    settle()
+    tune_process()
     out = console()
     potential = Potential.load(config.model)
     train, valid = training_frames(potential)
@@ -121,8 +121,8 @@ def make_plan(config: ReplayConfig, potential: Potential, train: Sequence[Frame]
         tests={name: read(paths) for name, paths in config.tests.items()},
         train=train,
         holdout=config.holdout,
-        over=config.select.over,
-        apart=config.select.apart,
+        over_atoms=config.select.over_atoms,
+        min_distance=config.select.min_distance,
         ways={name: config.select.acquisition(name) for name in config.acquisitions},
     )
 
@@ -156,6 +156,7 @@ def work_folder(folder: Path, cell: Cell) -> Path:
 def identity(config: ReplayConfig, plan: Plan) -> str:
     """A hash of all that a cell depends on, besides its own acquisition, budget and seed."""
     from bayrace.config import plain_values_of
+    from bayrace.config.renamed import old_names
     from bayrace.data.split import fingerprint
 
     content = {
@@ -163,7 +164,7 @@ def identity(config: ReplayConfig, plan: Plan) -> str:
         "pools": {name: fingerprint(frames) for name, frames in plan.pools.items()},
         "tests": {name: fingerprint(frames) for name, frames in plan.tests.items()},
         "holdout": config.holdout,
-        "select": plain_values_of(config.select),
+        **old_names({"select": plain_values_of(config.select)}),
         "tune": plain_values_of(config.tune),
     }
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -228,7 +229,7 @@ def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) 
     out.print(f"numbers: {escape(str(path))}")
 
 
-def _json(found: dict[str, dict[tuple[str, int], Spread]]) -> dict[str, Any]:
+def _json(found: dict[str, dict[tuple[str, int], SeedStatistics]]) -> dict[str, Any]:
     return {
         name: {f"{row} +{budget}": vars(value) for (row, budget), value in cells.items()}
         for name, cells in found.items()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from bayrace.workflow.replay_results import CellResult, Spread, relative, summary
+from bayrace.workflow.replay_results import CellResult, SeedStatistics, relative, summary
 
 _TITLES = {"start": "as it was", "none": "trained on, nothing new"}
 
@@ -44,11 +44,11 @@ def tables(results: Sequence[CellResult]) -> list[Table]:
 _CAPTION = "mean ± standard deviation over seeds; fractions are of pairs of the same seed"
 
 
-def _milli(value: Spread | None) -> str:
+def _milli(value: SeedStatistics | None) -> str:
     return "–" if value is None else _text(1000 * value.mean, value.std and 1000 * value.std, 1)
 
 
-def _ratio(value: Spread | None) -> str:
+def _ratio(value: SeedStatistics | None) -> str:
     return "–" if value is None else _text(value.mean, value.std, 3)
 
 

@@ -20,7 +20,7 @@ from bayrace.cli.common import (
     console,
     friendly,
 )
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.data.read import Frame
@@ -47,7 +47,7 @@ def report(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="Of the page; default: where MODEL is.")] = None,
-    batch: EdgeBudget = 20_000,
+    edge_budget: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -69,12 +69,12 @@ def report(
     from bayrace.report.provenance import potential_facts, read_histories
     from bayrace.train.checkpoint import write_atomically
 
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     sources = named_sources(test or [], ood or [], potential)
     read = [(name, read_labelled(files, keys), role) for name, files, role in sources]
-    sets = [judge_set(potential, *each, batch=batch) for each in read]
+    sets = [judge_set(potential, *each, edge_budget=edge_budget) for each in read]
     page = build_report(
         sets,
         title=title or default_title(model),
@@ -106,7 +106,7 @@ def named_sources(test: Sequence[str], ood: Sequence[str], potential: Potential)
 
 
 def judge_set(
-    potential: Potential, name: str, frames: list[Frame], role: Role, *, batch: int
+    potential: Potential, name: str, frames: list[Frame], role: Role, *, edge_budget: int
 ) -> Judged:
     """Evaluate one set with a progress bar, also without recalibration if there is one."""
     from bayrace.evaluate.judged import judge_frames
@@ -118,7 +118,7 @@ def judge_set(
             frames,
             name=name,
             role=role,
-            edge_budget=batch,
+            edge_budget=edge_budget,
             progress=lambda done: progress.update(task, completed=done),
         )
 

@@ -7,31 +7,38 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bayrace.cli.md import gap_limit
-
 if TYPE_CHECKING:
     from bayrace.potential.potential import Potential
     from bayrace.simulate.stop import StopRule
 
-Bound = Annotated[
-    float, typer.Option(help="Stop rule: stop where a force error larger than this, eV/Å, ...")
+MaxForceError = Annotated[
+    float, typer.Option(help="Stop rule: largest force error that is allowed on an atom, eV/Å.")
 ]
-Probability = Annotated[float, typer.Option(help="... is likelier than this (0 to 1).")]
+Probability = Annotated[
+    float,
+    typer.Option(help="Stop rule: act where a larger force error is likelier than this (0 to 1)."),
+]
 Action = Annotated[
     Literal["stop", "record", "off"],
     typer.Option(help="What the stop rule does: end the run, only record its P, or nothing."),
 ]
-Gap = Annotated[
+GapLimit = Annotated[
     str,
     typer.Option(
-        help="Stop rule: also where two atoms are at a distance farther than this, Å, from those "
-        "of the training data; auto: twice what is usual among them; off."
+        help="Stop rule: act also where two atoms are at a distance farther than this, Å, from "
+        "those of the training data; auto: twice what is usual among them; off."
     ),
 ]
 
 
 def make_rule(
-    potential: Potential, *, bound: float, probability: float, action: str, gap: str
+    potential: Potential,
+    *,
+    max_force_error: float,
+    probability: float,
+    action: str,
+    gap: str,
+    over_atoms: Literal["any", "max"] = "any",
 ) -> StopRule | None:
     """The rule of these options; None where it is off."""
     from bayrace.simulate.stop import StopRule
@@ -39,7 +46,20 @@ def make_rule(
     if action == "off":
         return None
     limit = gap_limit(gap, potential)
-    return StopRule(bound, probability, action="stop" if action == "stop" else "record", gap=limit)
+    acts: Any = action
+    return StopRule(max_force_error, probability, over_atoms=over_atoms, action=acts, gap=limit)
+
+
+def gap_limit(gap: str, potential: Potential) -> float | None:
+    """How far, Å, a distance may be from those of the training data; None: as far as it likes."""
+    if gap == "auto":
+        return potential.gap_limit
+    if gap == "off":
+        return None
+    try:
+        return float(gap)
+    except ValueError:
+        raise ValueError(f"--gap {gap}: give a distance in Å, such as 0.05, auto or off") from None
 
 
 def read_one(start: str) -> Any:

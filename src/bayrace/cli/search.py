@@ -55,17 +55,17 @@ def search(
     """
     del debug
     from bayrace.config.search import load_search
-    from bayrace.system.process import settle
-    from bayrace.train.signals import stop_on_signals
+    from bayrace.system.process import tune_process
+    from bayrace.system.signals import stop_on_signals
     from bayrace.workflow import search as run
 
     refuse_missing(source, "search")
-    settle()
+    tune_process()
     out = console()
     config, wanted, raw = load_search(source, override or [])
     out.print(f"search {len(wanted.space)} values, {wanted.trials} trials: {escape(config.output)}")
     with stop_on_signals() as stop:
-        told = run.SearchWatch(lambda found: out.print(_line(found), markup=False), stop)
+        told = run.SearchObserver(lambda found: out.print(_line(found), markup=False), stop)
         result = run.search(config, wanted, raw, watch=told)
     conclude(result)
     if result.interrupted:

@@ -21,7 +21,7 @@ from bayrace.cli.common import (
     refuse_existing,
 )
 from bayrace.cli.methods import Arguments, chosen, listing
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.data.frame import Frame, LabelKeys
@@ -54,16 +54,16 @@ def select(
         list[str] | None,
         typer.Option(help="Structures with labels; default: the training files of the model."),
     ] = None,
-    over: Annotated[
+    over_atoms: Annotated[
         Literal["mean", "max", "sum"], typer.Option(help="Forces of a structure: over its atoms.")
     ] = "mean",
-    apart: Annotated[
+    min_distance: Annotated[
         float | None,
         typer.Option(min=0, help="Least distance of chosen structures: Å, or σ of features."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of random choices.")] = 0,
     overwrite: Overwrite = False,
-    batch: EdgeBudget = 20_000,
+    edge_budget: EdgeBudget = 20_000,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
@@ -89,7 +89,7 @@ def select(
     from bayrace.select.select import select as choose
 
     refuse_existing(output, [*files, *(seen or [])], overwrite=overwrite)
-    settle()
+    tune_process()
     potential = Potential.load(model, device=device)
     way = chosen(ACQUISITIONS, by or _usual(potential), argument)
     keys = label_keys(potential)
@@ -105,10 +105,10 @@ def select(
             budget=budget,
             seen=known,
             seed=seed,
-            apart=apart,
+            min_distance=min_distance,
             scanning=Scanning(
-                over=over,
-                edges=batch,
+                over_atoms=over_atoms,
+                edges=edge_budget,
                 progress=lambda done: progress.update(task, completed=done),
             ),
         )
@@ -123,7 +123,7 @@ def nothing_left(selection: Selection) -> str:
     why = ", ".join(f"{reason}: {count}" for reason, count in selection.skipped.items())
     remedy = "give other structures"
     if selection.skipped.get("like a training structure"):
-        remedy = "lower --apart (0 leaves out copies only), or give other structures"
+        remedy = "lower --min-distance (0 leaves out copies only), or give other structures"
     return f"none of the {selection.pool} structures can be chosen ({why}); {remedy}"
 
 

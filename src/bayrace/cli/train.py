@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
 from bayrace.cli.describe import describe
-from bayrace.system.process import settle
+from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
     from bayrace.config import Config
@@ -149,12 +149,12 @@ def run_training(
 ) -> RunResult:
     """Train with a display, then print what came of it."""
     from bayrace.cli.progress import training_display
+    from bayrace.train.callbacks import Callbacks
     from bayrace.train.loop import stop_on_signals
     from bayrace.workflow import train as run
-    from bayrace.workflow.fit import Watch
     from bayrace.workflow.folder import check_folder
 
-    settle()
+    tune_process()
     check_folder(config, resume=resume, overwrite=overwrite)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
@@ -165,7 +165,7 @@ def run_training(
             prepared=prepared,
             resume=resume,
             overwrite=overwrite,
-            watch=Watch(observer, stop, counting(out, config.posterior.kind)),
+            callbacks=Callbacks(observer, stop, counting(out, config.posterior.kind)),
         )
     conclude(result, out)
     return result

@@ -64,10 +64,10 @@ class TuneConfig(Section):
 class SelectBase(Section):
     """What acquisitions share, and the options of those that have some, under their names."""
 
-    over: Literal["mean", "max", "sum"] = Field(
+    over_atoms: Literal["mean", "max", "sum"] = Field(
         default="mean", description="Over the atoms of a structure, in BALD and variance of forces."
     )
-    apart: Annotated[float, Field(ge=0)] | None = Field(
+    min_distance: Annotated[float, Field(ge=0)] | None = Field(
         default=None,
         description="Least distance of a chosen structure from any known one, Å (or standard "
         "deviations of features, for mixed compositions); null: 0.02 Å or 0.2.",

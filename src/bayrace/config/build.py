@@ -21,7 +21,7 @@ from bayrace.train.adam import AdamSettings
 from bayrace.train.muon import MuonSettings
 from bayrace.train.optim import Optimiser
 from bayrace.train.schedule import Constant, Plateau, Schedule, WarmupCosine
-from bayrace.train.settings import Rehearsal, TrainSettings
+from bayrace.train.settings import TrainSettings
 from bayrace.train.soap import SoapSettings
 
 _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
@@ -90,7 +90,7 @@ def shallow_members(config: Config) -> int:
 
 def train_settings(config: Config) -> TrainSettings:
     """What the training loop is told."""
-    train, rehearse = config.train, config.train.rehearse
+    train = config.train
     return TrainSettings(
         optimiser=_optimiser(train),
         schedule=_schedule(train),
@@ -99,18 +99,18 @@ def train_settings(config: Config) -> TrainSettings:
         valid_batch_size=train.valid_batch_size,
         max_epochs=train.max_epochs,
         max_time=train.max_time,
-        clip=train.clip,
+        max_gradient_norm=train.max_gradient_norm,
         ema=train.ema,
         valid_every=train.valid_every,
         early_stopping=train.early_stopping,
-        improvement=train.improvement,
+        min_improvement=train.min_improvement,
         monitor=_monitor(config),
         stress=config.loss.stress > 0,
         checkpoint_every=train.checkpoint_every,
         seed=config.seed,
         dtype=config.model.dtype,
         device=_device(train.device),
-        rehearsal=None if rehearse is None else Rehearsal(rehearse.known, rehearse.take),
+        rehearsal=train.rehearse,
     )
 
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from bayrace.config.choice import choice, section_name
 from bayrace.config.messages import explain
 from bayrace.config.presets import named_kind
+from bayrace.config.renamed import new_key, new_names, note_old_names
 from bayrace.config.schema import Config
 from bayrace.config.section import Section
 from bayrace.config.target import named_target
@@ -44,11 +45,11 @@ def make_config(
 
 def make_section(section: type[S], raw: Any, overrides: Iterable[str] = (), *, source: str) -> S:
     """A section from a mapping and "key.sub=value" overrides; errors name every wrong key."""
-    values = copy.deepcopy(dict(raw) if isinstance(raw, Mapping) else raw)
+    values = new_names(copy.deepcopy(dict(raw) if isinstance(raw, Mapping) else raw))
     for override in overrides:
         apply_override(values, override)
     try:
-        return section.model_validate(values)
+        return section.model_validate(new_names(values))
     except (OverflowError, RecursionError) as error:
         raise ConfigError(f"{source}: a value is too large or too deep ({error})") from None
     except ValidationError as error:
@@ -103,7 +104,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(raw, dict):
         kind = type(raw).__name__
         raise ConfigError(f"{path}: holds a {kind}; a configuration has sections data, model, ...")
-    return {str(key): value for key, value in raw.items() if not (key != "data" and value is None)}
+    note_old_names(raw, str(path))
+    return {
+        str(key): value
+        for key, value in new_names(raw).items()
+        if not (key != "data" and value is None)
+    }
 
 
 def apply_override(values: dict[str, Any], override: str) -> None:
@@ -111,7 +117,7 @@ def apply_override(values: dict[str, Any], override: str) -> None:
     key, separator, text = override.partition("=")
     if not separator or not all(part.strip() for part in key.split(".")):
         raise ConfigError(f"override {override!r}: write key.sub=value, such as train.lr=0.005")
-    put(values, key, _yaml_value(text, override))
+    put(values, new_key(key.strip()), _yaml_value(text, override))
 
 
 def put(values: dict[str, Any], key: str, value: Any) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
 
 from bayrace.config.active import Name, SelectConfig, TuneConfig
+from bayrace.config.docstrings import described
 from bayrace.config.fields import NamedPaths, Paths
 from bayrace.config.load import make_config, plain_values_of
 from bayrace.config.model import ModelConfig
+from bayrace.config.options import keys_from, made_of
 from bayrace.config.oracle import LabelConfig, OracleConfig
 from bayrace.config.presets import fill_run
 from bayrace.config.schema import (
@@ -30,31 +31,10 @@ TRAINING = ("data", "model", "loss", "train", "posterior")
 """Sections of the first training; an existing potential has been through it."""
 
 
-class RuleConfig(Section):
-    """A run ends when P(|force error on any atom| > bound) > probability."""
-
-    bound: float = Field(
-        default=0.5, gt=0, description="Largest force error that is allowed on an atom, eV/Å."
-    )
-    probability: float = Field(
-        default=0.05,
-        gt=0,
-        lt=1,
-        description="Act when the probability of a larger force error exceeds this (0 to 1).",
-    )
-    over: Literal["any", "max"] = Field(
-        default="any", description="Atoms: as if independent, or the worst alone."
-    )
-    action: Literal["stop", "record"] = Field(
-        default="stop", description="stop: the run ends there; record: it goes on."
-    )
-    gap: Annotated[float, Field(gt=0)] | None = Field(
-        default=None,
-        description="Å; also where a distance is so far from those of the training. null: never.",
-    )
+described(StopRule)
 
 
-class ExploreConfig(Section):
+class ExploreBase(Section):
     """Dynamics from several structures at several temperatures."""
 
     starts: Paths | None = Field(
@@ -63,7 +43,7 @@ class ExploreConfig(Section):
     structures: Annotated[int, Field(ge=1)] | None = Field(
         default=4, description="Of them, drawn at random in every round; null: all."
     )
-    onward: float = Field(
+    restart_fraction: float = Field(
         default=0.0,
         ge=0,
         le=1,
@@ -76,55 +56,42 @@ class ExploreConfig(Section):
     )
     repeats: int = Field(default=1, ge=1, description="Runs of each structure and temperature.")
     steps: int = Field(default=2000, ge=1, description="Steps of a run that nothing stops.")
-    least: int = Field(
+    min_steps: int = Field(
         default=20,
         ge=0,
         description="Steps before the rule may stop a run, so that something new is met even where "
         "the start is uncertain.",
     )
     every: int = Field(default=20, ge=1, description="Steps between structures of the pool.")
-    look_every: int = Field(default=5, ge=1, description="Steps between looks at the uncertainty.")
-    ensemble: Literal["nve", "nvt", "npt"] = Field(
-        default="nvt", description="Thermodynamic ensemble of the dynamics."
+    uncertainty_every: int = Field(
+        default=5, ge=1, description="Steps between evaluations of the uncertainty."
     )
-    timestep: float = Field(default=0.5, gt=0, description="Time step of the dynamics, fs.")
-    thermostat: Literal["langevin", "bussi"] = Field(
-        default="langevin", description="nvt: thermostat."
-    )
-    friction: float = Field(default=0.01, gt=0, description="langevin: friction, 1/fs.")
-    relaxation: float = Field(
-        default=100.0, gt=0, description="bussi, npt: relaxation time of the temperature, fs."
-    )
-    barostat: Literal["mtk", "berendsen"] = Field(
-        default="mtk", description="npt: barostat; mtk lets the cell change its shape."
-    )
-    pressure: float = Field(default=0.0, description="npt: pressure, GPa.")
-    pressure_relaxation: float = Field(
-        default=1000.0, gt=0, description="npt: relaxation time of the pressure, fs."
-    )
-    compressibility: float = Field(
-        default=0.5, gt=0, description="berendsen: compressibility, 1/GPa."
-    )
-    bias: float = Field(
-        default=0.0,
-        ge=0,
-        description="Strength τ of a bias towards the unknown: dynamics on E − τ·σ; 0: none.",
-    )
-    rule: RuleConfig | None = Field(
-        default=RuleConfig(), description="What uncertain means; null: runs go on to their end."
+    rule: StopRule | None = Field(
+        default=StopRule(), description="What uncertain means; null: runs go on to their end."
     )
     workers: Annotated[int, Field(ge=1)] | None = Field(
         default=None, description="Runs at a time; null: one per core."
     )
 
     @model_validator(mode="after")
-    def _looks_where_it_keeps(self) -> ExploreConfig:
-        if self.every % self.look_every:
+    def _looks_where_it_keeps(self) -> Self:
+        if self.every % self.uncertainty_every:
             raise ValueError(
-                f"every {self.every} is no multiple of look_every {self.look_every}, and only what "
-                "is looked at can be kept; change one of them"
+                f"every {self.every} is no multiple of uncertainty_every {self.uncertainty_every}, "
+                "and only what is looked at can be kept; change one of them"
             )
         return self
+
+
+if TYPE_CHECKING:
+    ExploreConfig = ExploreBase
+else:
+    _OWN = ("temperature", "seed", "steps", "uncertainty_every")
+    ExploreConfig = create_model(
+        "ExploreConfig",
+        __base__=ExploreBase,
+        **keys_from(DynamicsSettings, without=_OWN, defaults={"ensemble": "nvt"}),
+    )
 
 
 class LoopSelectConfig(SelectConfig):
@@ -255,10 +222,4 @@ class LoopConfig(Section):
 
 def dynamics_settings(config: ExploreConfig, *, seed: int) -> DynamicsSettings:
     """What simulations are told; `explore.plan` puts temperatures and further seeds in."""
-    values = config.model_dump(include={field.name for field in fields(DynamicsSettings)})
-    return DynamicsSettings(temperature=config.temperatures[0], seed=seed, **values)
-
-
-def stop_rule(config: ExploreConfig) -> StopRule | None:
-    """The rule of the runs."""
-    return None if config.rule is None else StopRule(**config.rule.model_dump())
+    return made_of(DynamicsSettings, config, temperature=config.temperatures[0], seed=seed)

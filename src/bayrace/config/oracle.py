@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import create_model
 
 from bayrace.config.choice import Choice, choice, section_name
 from bayrace.config.fields import Seconds
 from bayrace.config.load import ConfigError, make_section, read_yaml
+from bayrace.config.options import keys_from, made_of
 from bayrace.config.section import Section
 from bayrace.label.label import LabelSettings
 from bayrace.label.oracle import Oracle
@@ -19,24 +20,14 @@ from bayrace.label.oracles import ORACLES
 
 if TYPE_CHECKING:
     OracleConfig = Choice
+    LabelConfig = LabelSettings
 else:
     OracleConfig = choice("OracleConfig", ORACLES, default="gfn2")
-
-
-class LabelConfig(Section):
-    """How labels are computed."""
-
-    workers: int = Field(default=1, ge=1, description="Calculations at a time, on this machine.")
-    scheduler: str | None = Field(
-        default=None, description="Address of a dask scheduler; null: on this machine."
-    )
-    threads: int = Field(default=1, ge=1, description="Of each calculation.")
-    retries: int = Field(default=2, ge=0, description="Calls after a failed one.")
-    timeout: Seconds | None = Field(
-        default=None, description="Of one calculation: 30m, 2h, seconds; null: none."
-    )
-    max_force: float = Field(
-        default=100.0, gt=0, description="A larger force is taken for a failure, eV/Å."
+    LabelConfig = create_model(
+        "LabelConfig",
+        __base__=Section,
+        __doc__="How labels are computed.",
+        **keys_from(LabelSettings, types={"timeout": Seconds | None}),
     )
 
 
@@ -51,7 +42,7 @@ def make_oracle(config: OracleConfig, *, timeout: float | None = None) -> Oracle
 
 def label_settings(config: LabelConfig) -> LabelSettings:
     """What labelling is told."""
-    return LabelSettings(**config.model_dump())
+    return made_of(LabelSettings, config)
 
 
 def parse_oracle(text: str, arguments: Mapping[str, Any]) -> OracleConfig:

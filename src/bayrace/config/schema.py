@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from bayrace.calibrate import RECALIBRATIONS
 from bayrace.config.choice import Choice, choice
+from bayrace.config.docstrings import described
 from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Validation
 from bayrace.config.model import ModelConfig
 from bayrace.config.presets import fill_run
@@ -19,7 +20,9 @@ from bayrace.config.section import Section
 from bayrace.config.target import TargetConfig, named_target
 from bayrace.posterior import POSTERIORS
 from bayrace.train.monitors import Monitor
+from bayrace.train.settings import Rehearsal
 
+described(Rehearsal)
 if TYPE_CHECKING:
     PosteriorConfig = Choice
     CalibrateConfig = Choice
@@ -138,13 +141,6 @@ class LossConfig(Section):
         return self
 
 
-class RehearseConfig(Section):
-    """Training frames that were learnt before: an epoch has only some of them."""
-
-    known: int = Field(ge=0, description="How many of the first training frames these are.")
-    take: int = Field(ge=0, description="How many of them an epoch has, drawn anew each time.")
-
-
 class TrainConfig(Section):
     """How it is minimised."""
 
@@ -153,7 +149,7 @@ class TrainConfig(Section):
         description="muon: matrices move alike in all directions; soap: Adam in the eigenbasis of "
         "the gradients; both with AdamW for the rest; amsgrad, as in the paper; adamw.",
     )
-    lr: float = Field(default=0.01, gt=0, description="Learning rate at the start.")
+    lr: float = Field(default=0.002, gt=0, description="Learning rate at the start.")
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.999), description="Memory of the gradient's mean and square."
@@ -200,13 +196,13 @@ class TrainConfig(Section):
         description="What is trained of a network that starts from trained weights: all of it, or "
         "its last layer alone.",
     )
-    rehearse: RehearseConfig | None = Field(
+    rehearse: Rehearsal | None = Field(
         default=None, description="Frames that an epoch need not have; null: every epoch has all."
     )
     max_time: Seconds | None = Field(
         default=None, description="Stop after this much training: 30m, 2h, seconds; null: never."
     )
-    clip: float | None = Field(
+    max_gradient_norm: float | None = Field(
         default=10.0, gt=0, description="Largest global norm of the gradient; null: no limit."
     )
     ema: float | None = Field(
@@ -223,7 +219,7 @@ class TrainConfig(Section):
         ge=1,
         description="Stop after this many validations without improvement; null: never.",
     )
-    improvement: float = Field(
+    min_improvement: float = Field(
         default=1e-4, ge=0, description="early_stopping: relative change that is an improvement."
     )
     checkpoint_every: Seconds = Field(

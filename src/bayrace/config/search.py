@@ -18,6 +18,7 @@ from bayrace.config.load import (
     put,
     read_yaml,
 )
+from bayrace.config.renamed import new_key
 from bayrace.config.schema import Config
 from bayrace.config.section import Section
 
@@ -103,6 +104,8 @@ def load_search(
             f"{path}: has no section search; `bayrace search --help` shows an example"
         )
     section = raw.pop("search")
+    if isinstance(section.get("space"), Mapping):
+        section = {**section, "space": {new_key(str(k)): v for k, v in section["space"].items()}}
     search = make_section(SearchConfig, section, source=f"{path}, search")
     if isinstance(raw.get("data"), dict):
         raw["data"] = {key: value for key, value in raw["data"].items() if key != "test"}

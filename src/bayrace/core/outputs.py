@@ -22,7 +22,7 @@ class Heads(NamedTuple):
     energy_head: Tensor | None  # (N,) log of eV²
     forces_head: Tensor | None  # (N, 6), meaning set by the covariance form
     stress_head: Tensor | None  # (S, H), meaning set by the covariance form
-    hidden: Tensor | None  # (N, D), atomic_energy = hidden @ last layer + constants of the elements
+    last_features: Tensor | None  # (N, D); atomic_energy = these @ last layer + constants
     share: Tensor | None = None  # (N,), times which it is so where the pooling is not a plain sum
 
 
@@ -44,7 +44,7 @@ class Outputs(NamedTuple):
     energy_head: Tensor | None  # (N,)
     forces_head: Tensor | None  # (N, 6)
     stress_head: Tensor | None  # (S, H)
-    hidden: Tensor | None  # (N, D), see Heads
+    last_features: Tensor | None  # (N, D), see Heads
     share: Tensor | None = None  # (N,), see Heads
 
 
@@ -55,7 +55,7 @@ class LossParts(NamedTuple):
     parts: dict[str, Tensor]
 
 
-class Spread(NamedTuple):
+class EpistemicVariances(NamedTuple):
     """Epistemic variances of a batch in closed form, in the batch's atom order."""
 
     energy: Tensor  # (S,) eV²

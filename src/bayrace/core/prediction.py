@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Shape:
+class ErrorDistribution:
     """A piecewise-linear CDF of the standardised error z = (label - mean) / σ, from 0 to 1.
 
     Stands for the Gaussian's where a recalibration found another distribution.
@@ -66,7 +66,7 @@ class Uncertain:
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
-    shape: Shape | None = None
+    shape: ErrorDistribution | None = None
     log_aleatoric: Tensor | None = None  # (...), without the dimension of a vector's components
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.noise import NoiseSpec
-from bayrace.core.outputs import Derivatives, Heads, LossParts, Outputs, Params, Spread
+from bayrace.core.outputs import Derivatives, EpistemicVariances, Heads, LossParts, Outputs, Params
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class NoisyModel(Model, Protocol):
 class LinearModel(Model, Protocol):
     """A model whose energies are linear in some of its weights.
 
-    Its Heads.hidden are what those weights multiply.
+    Its Heads.last_features are what those weights multiply.
     """
 
     def last_layer(self, params: Params) -> Tensor:
@@ -280,6 +280,6 @@ class ClosedForm(Protocol):
         *,
         forces: bool,
         stress: bool,
-    ) -> Spread:
+    ) -> EpistemicVariances:
         """Variances of the predictions `outputs` that `model` makes with the mean `params`."""
         ...

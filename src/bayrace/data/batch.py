@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ def build_graph(frame: Frame, *, elements: tuple[int, ...], cutoff: float) -> Gr
     if not known.all():
         atom = int(np.argmin(known))
         raise DataError(
-            f"{frame.label}: atom {atom} is {chemical_symbols[frame.numbers[atom]]}, which the "
+            f"{frame.origin}: atom {atom} is {chemical_symbols[frame.numbers[atom]]}, which the "
             f"training data did not have; known elements: {symbols_of(elements)}; "
             f"remove the frame or train with data of this element"
         )
@@ -93,36 +93,43 @@ def collate(
     return batch if torch.device(device).type == "cpu" else batch.to(device=device)
 
 
-def repeated(batch: GraphBatch, times: int) -> GraphBatch:
+def repeated(batch: GraphBatch, times: int, *, edges: bool = True) -> GraphBatch:
     """The batch `times` over, side by side, for members with weights of their own.
 
-    Each copy has species of its own: species z of copy m is m · Z + z.
+    Each copy has species of its own: species z of copy m is m · Z + z. Without `edges` all that
+    belongs to them is left as it is: compiled networks read the first copy alone.
     """
+    count = batch.reverse.shape[0]
     sizes = {
         "species": len(batch.species_counts),
-        "edges": batch.atoms,
         "owner": batch.structures,
-        "reverse": batch.reverse.shape[0],
-        "pair": batch.pair_edges.shape[1],
-        "pair_edges": batch.reverse.shape[0],
         "restore": batch.atoms,
     }
+    if edges:
+        sizes |= {
+            "edges": batch.atoms,
+            "reverse": count,
+            "pair": batch.pair_edges.shape[1],
+            "pair_edges": count,
+        }
     copies = torch.arange(times, device=batch.species.device)
 
     def shifted(value: Tensor, size: int) -> Tensor:
         """Copies of an index (..., n), the m-th moved by m · size: (..., times · n)."""
         return (value.unsqueeze(-2) + (copies * size).unsqueeze(-1)).flatten(-2)
 
-    edges = batch.reverse.shape[0]
-    last = torch.full((1,), times * edges, device=batch.first_edge.device)
-    return GraphBatch(
+    whole = {name: shifted(getattr(batch, name), size) for name, size in sizes.items()}
+    if edges:
+        last = torch.full((1,), times * count, device=batch.first_edge.device)
+        whole["first_edge"] = torch.cat([shifted(batch.first_edge[:-1], count), last])
+    return replace(
+        batch,
         positions=batch.positions.repeat(times, 1),
         cell=batch.cell.repeat(times, 1, 1),
         volume=batch.volume.repeat(times),
-        shifts=batch.shifts.repeat(times, 1),
-        first_edge=torch.cat([shifted(batch.first_edge[:-1], edges), last]),
+        shifts=batch.shifts.repeat(times, 1) if edges else batch.shifts,
         species_counts=batch.species_counts * times,
-        **{name: shifted(getattr(batch, name), size) for name, size in sizes.items()},
+        **whole,
     )
 
 

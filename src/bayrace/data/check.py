@@ -93,12 +93,12 @@ def _absent(frames: Sequence[Frame], name: str) -> str:
 def _frame_problems(frame: Frame) -> Iterator[str]:
     """Messages, worst first; later ones assume that the earlier ones did not occur."""
     if len(frame.numbers) == 0:
-        yield f"{frame.label}: has 0 atoms; remove the frame"
+        yield f"{frame.origin}: has 0 atoms; remove the frame"
         return
     yield from _shapes(frame)
     yield from _not_finite(frame)
     if far := beyond(frame.positions, frame.cell * frame.pbc[:, None]):
-        yield f"{frame.label}: {far}"
+        yield f"{frame.origin}: {far}"
     yield from _degenerate_cell(frame)
     yield from _beyond_search(frame)
     yield from _overlap(frame)
@@ -110,10 +110,10 @@ def _shapes(frame: Frame) -> Iterator[str]:
     for name, shape in expected.items():
         value = getattr(frame, name)
         if value is not None and value.shape != shape:
-            yield f"{frame.label}: {name} has shape {value.shape}, expected {shape}; correct it"
+            yield f"{frame.origin}: {name} has shape {value.shape}, expected {shape}; correct it"
     for atom in np.flatnonzero((frame.numbers < 1) | (frame.numbers >= len(chemical_symbols))):
         yield (
-            f"{frame.label}: atom {atom} has atomic number {frame.numbers[atom]}; "
+            f"{frame.origin}: atom {atom} has atomic number {frame.numbers[atom]}; "
             f"correct its symbol or remove the frame"
         )
 
@@ -126,7 +126,7 @@ def _not_finite(frame: Frame) -> Iterator[str]:
         remedy = (
             "remove the frame" if name in {"positions", "cell"} else "remove the label or the frame"
         )
-        yield f"{frame.label}: {_where(name, np.atleast_1d(value))}; {remedy}"
+        yield f"{frame.origin}: {_where(name, np.atleast_1d(value))}; {remedy}"
 
 
 def _where(name: str, value: Floats) -> str:
@@ -148,7 +148,7 @@ def _degenerate_cell(frame: Frame) -> Iterator[str]:
     pbc = " ".join("T" if periodic else "F" for periodic in frame.pbc)
     what = {1: "a length", 2: "an area", 3: "a volume"}[len(vectors)]
     yield (
-        f'{frame.label}: pbc="{pbc}" but the periodic cell vectors {vectors.tolist()} span '
+        f'{frame.origin}: pbc="{pbc}" but the periodic cell vectors {vectors.tolist()} span '
         f'{what} of {measure:.3g}; give the cell (Lattice), or set pbc="F F F" for a molecule'
     )
 
@@ -157,7 +157,7 @@ def _beyond_search(frame: Frame) -> Iterator[str]:
     box = np.where(frame.pbc[:, None], frame.cell, 0.0)
     problem = plan_search(frame.positions, box, frame.pbc, _SEARCH).problem
     if problem is not None:
-        yield f"{frame.label}: {problem}"
+        yield f"{frame.origin}: {problem}"
 
 
 def _overlap(frame: Frame) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _overlap(frame: Frame) -> Iterator[str]:
     )
     image = " (a periodic image)" if shifts[worst].any() else ""
     yield (
-        f"{frame.label}: atoms {first} and {second}{image} are {distances[worst]:.3g} Å apart, "
+        f"{frame.origin}: atoms {first} and {second}{image} are {distances[worst]:.3g} Å apart, "
         f"closer than {OVERLAP} Å; check positions, cell and units, or remove the frame"
     )
 
@@ -180,6 +180,6 @@ def _unknown_elements(frame: Frame, elements: tuple[int, ...]) -> Iterator[str]:
     unknown = sorted({int(number) for number in frame.numbers} - set(elements))
     if unknown:
         yield (
-            f"{frame.label}: has {symbols_of(unknown)}, which the training data did not have; "
+            f"{frame.origin}: has {symbols_of(unknown)}, which the training data did not have; "
             f"known elements: {symbols_of(elements)}; remove the frame or train with this element"
         )

@@ -168,7 +168,7 @@ def _unmarked(frames: Sequence[Frame]) -> list[Doubt]:
     if not frames:
         return []
     remedy = f"mark them with config_type={ISOLATED_TYPE}, and their energies become references"
-    return [Doubt(_frames([frame.label for frame in frames]), "single atoms in no cell", remedy)]
+    return [Doubt(_frames([frame.origin for frame in frames]), "single atoms in no cell", remedy)]
 
 
 def _frames(labels: Sequence[str]) -> str:

@@ -60,7 +60,7 @@ class Frame:
     index: int  # its number in that file, from 0
 
     @property
-    def label(self) -> str:
+    def origin(self) -> str:
         """Where the frame came from, as messages show it: "file.xyz, frame 12"."""
         return f"{self.source}, frame {self.index}"
 
@@ -162,15 +162,15 @@ def isolated_energies(frames: Iterable[Frame]) -> dict[int, float]:
     for frame in frames:
         if len(frame.numbers) != 1:
             raise DataError(
-                f"{frame.label}: an isolated atom has {len(frame.numbers)} atoms; "
+                f"{frame.origin}: an isolated atom has {len(frame.numbers)} atoms; "
                 f"correct its config_type or remove the frame"
             )
         if frame.energy is None:
-            raise DataError(f"{frame.label}: an isolated atom has no energy; add it or remove it")
+            raise DataError(f"{frame.origin}: an isolated atom has no energy; add it or remove it")
         number = int(frame.numbers[0])
         if abs(energies.get(number, frame.energy) - frame.energy) > 1e-6:
             raise DataError(
-                f"{frame.label}: isolated {chemical_symbols[number]} has energy {frame.energy} eV "
+                f"{frame.origin}: isolated {chemical_symbols[number]} has energy {frame.energy} eV "
                 f"here and {energies[number]} eV in an earlier frame; keep one of them"
             )
         energies[number] = frame.energy

@@ -105,9 +105,9 @@ def duplicates(splits: Mapping[str, Sequence[Frame]]) -> list[Duplicate]:
         for frame in frames:
             key = geometry_fingerprint(frame)
             if key in seen:
-                found.append(Duplicate(*seen[key], name, frame.label))
+                found.append(Duplicate(*seen[key], name, frame.origin))
             else:
-                seen[key] = (name, frame.label)
+                seen[key] = (name, frame.origin)
     return found
 
 
@@ -165,7 +165,7 @@ def _beyond(name: str, frames: Sequence[Frame], references: dict[int, float]) ->
     return [
         Outlier(
             split=name,
-            frame=frames[place].label,
+            frame=frames[place].origin,
             quantity="energy",
             value=float(residuals[place] - np.median(residuals)),
             remark=f"energy per atom {scores[place]:.0f} robust deviations from the median",
@@ -205,7 +205,7 @@ def _force_outliers(splits: Mapping[str, Sequence[Frame]]) -> list[Outlier]:
                 remark = f"force on atom {atom} ({chemical_symbols[frame.numbers[atom]]})"
                 value = float(norms[atom])
                 score = value / max(usual, 1e-3)
-                found.append(Outlier(name, frame.label, "force", value, remark, score))
+                found.append(Outlier(name, frame.origin, "force", value, remark, score))
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bayrace.core.prediction import Prediction, Shape
+from bayrace.core.prediction import ErrorDistribution, Prediction
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.check import check_frame
 from bayrace.data.distances import Gap
@@ -132,7 +132,7 @@ class Evaluator:
         ]
 
     @property
-    def shape(self) -> Shape | None:
+    def shape(self) -> ErrorDistribution | None:
         """Of the force errors, where a calibration found another than the Gaussian."""
         calibration = self.potential.calibration
         forces = None if calibration is None else calibration.forces

@@ -64,12 +64,12 @@ def open_lammps(arguments: Sequence[str] = ()) -> Any:
 
 
 def couple(
-    lammps: Any, evaluator: Evaluator, elements: Sequence[str], *, look_every: int = 1
+    lammps: Any, evaluator: Evaluator, elements: Sequence[str], *, uncertainty_every: int = 1
 ) -> Coupling:
     """Let `evaluator` drive the atoms of an instance whose box and atoms are there.
 
-    `elements` are the symbols of atom types 1, 2, ... Uncertainties are computed every `look_every`
-    steps and keep their values in between.
+    `elements` are the symbols of atom types 1, 2, ... Uncertainties are computed every
+    `uncertainty_every` steps and keep their values in between.
     """
     ranks = lammps.extract_setting("world_size")
     if ranks > 1:
@@ -87,9 +87,9 @@ def couple(
             f"{types} atom types, but {len(elements)} elements ({' '.join(elements)}); name the "
             "element of each type in their order"
         )
-    if look_every < 1:
-        raise ValueError(f"look_every={look_every}: give 1 or more steps")
-    coupling = Coupling(lammps, evaluator, elements, _ENERGY_UNITS[units], look_every)
+    if uncertainty_every < 1:
+        raise ValueError(f"uncertainty_every={uncertainty_every}: give 1 or more steps")
+    coupling = Coupling(lammps, evaluator, elements, _ENERGY_UNITS[units], uncertainty_every)
     lammps.command(
         f"fix {ATOMS_FIX} all property/atom {' '.join(f'd_{name}' for name in PROPERTIES)}"
     )
@@ -109,12 +109,12 @@ class Coupling:
         evaluator: Evaluator,
         elements: Sequence[str],
         energy_unit: float,
-        look_every: int,
+        uncertainty_every: int,
     ) -> None:
         self.lammps, self.evaluator = lammps, evaluator
         self.evaluations = 0
         self.broken = False  # whether the rule said to act at the last look
-        self._energy_unit, self._look_every = energy_unit, look_every
+        self._energy_unit, self._uncertainty_every = energy_unit, uncertainty_every
         self._numbers = np.array([0, *map(_number, elements)], dtype=np.int64)  # by type
         self._failure: Exception | None = None
         self._seen = -1  # step of the last uncertainties
@@ -151,7 +151,7 @@ class Coupling:
     def _evaluate(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
         order = np.argsort(tag.ravel()[:count], kind="stable")  # LAMMPS sorts atoms by place
         geometry = self._geometry(lammps, count, x, order)
-        look = step % self._look_every == 0 or self._seen < 0
+        look = step % self._uncertainty_every == 0 or self._seen < 0
         found = self.evaluator(geometry, uncertainty="full" if look else "none")
         self.evaluations += 1
         unit = self._energy_unit

@@ -38,7 +38,7 @@ class LammpsRun:
     pressure_relaxation: float = 1000.0  # fs
     max_force: float = 0.001  # eV/Å, where a minimisation ends
     every: int = 10  # steps between lines of output and frames of the trajectory
-    look_every: int = 1  # steps between looks at the uncertainty
+    uncertainty_every: int = 1  # steps between looks at the uncertainty
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class LammpsRun:
         for name in ("temperature", "timestep", "relaxation", "pressure_relaxation", "max_force"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be above 0")
-        for name in ("steps", "every", "look_every"):
+        for name in ("steps", "every", "uncertainty_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be 1 or more")
 
@@ -117,7 +117,7 @@ def _run(
     atoms = " ".join(f"d_{name}" for name in PROPERTIES)
     halt = ""
     if rule is not None and rule.action == "stop":
-        halt = f"fix stop all halt {run.look_every} v_broken > 0.5 error soft message yes\n"
+        halt = f"fix stop all halt {run.uncertainty_every} v_broken > 0.5 error soft message yes\n"
     return f"""# σ and P(|force error| > bound) as columns of thermo, σ of atoms in the dump.
 {columns}
 thermo {run.every}
@@ -167,7 +167,7 @@ os.chdir(Path(__file__).parent)
 evaluator = Evaluator({str(model.resolve())!r}, rule={rule!r})
 lammps = open_lammps(sys.argv[1:])
 lammps.file("in.system")
-simulation = couple(lammps, evaluator, {elements!r}, look_every={run.look_every})
+simulation = couple(lammps, evaluator, {elements!r}, uncertainty_every={run.uncertainty_every})
 simulation.file("in.run")
 sys.exit(3 if simulation.broken else 0)  # 3: the stop rule ended it
 '''

@@ -32,16 +32,21 @@ class OpenMMForce:
     """What OpenMM calls with the state of the atoms."""
 
     def __init__(
-        self, evaluator: Evaluator, numbers: NDArray[np.int64], *, periodic: bool, look_every: int
+        self,
+        evaluator: Evaluator,
+        numbers: NDArray[np.int64],
+        *,
+        periodic: bool,
+        uncertainty_every: int,
     ) -> None:
-        if look_every < 1:
-            raise ValueError(f"look_every={look_every}: give 1 or more evaluations")
+        if uncertainty_every < 1:
+            raise ValueError(f"uncertainty_every={uncertainty_every}: give 1 or more evaluations")
         self.evaluator = evaluator
         self.evaluations = 0
         self.last: Evaluated | None = None
         """The last evaluation that had uncertainties."""
         self._numbers, self._pbc = numbers, np.full(3, periodic)
-        self._look_every = look_every
+        self._uncertainty_every = uncertainty_every
         self.force: Any = None
 
     def __call__(self, state: Any) -> tuple[float, NDArray[np.float64]]:
@@ -50,7 +55,7 @@ class OpenMMForce:
         cell = np.zeros((3, 3))
         if self._pbc.all():
             cell = np.asarray(state.getPeriodicBoxVectors(asNumpy=True)._value) * nm
-        look = self.evaluations % self._look_every == 0
+        look = self.evaluations % self._uncertainty_every == 0
         found = self.evaluator(
             Geometry(self._numbers, positions, cell, self._pbc),
             uncertainty="full" if look else "none",
@@ -66,7 +71,7 @@ class OpenMMForce:
         if rule is None or sigma is None or rule.action != "stop" or not sigma.broken:
             return
         raise StopRuleBrokenError(
-            f"evaluation {self.evaluations}: P(force error > {rule.bound:g} eV/Å) is "
+            f"evaluation {self.evaluations}: P(force error > {rule.max_force_error:g} eV/Å) is "
             f"{sigma.risk:.3g}, above {rule.probability:g}; the forces can no longer be trusted"
         )
 
@@ -77,12 +82,12 @@ def openmm_force(
     *,
     atoms: Sequence[int] | None = None,
     periodic: bool = False,
-    look_every: int = 1,
+    uncertainty_every: int = 1,
 ) -> OpenMMForce:
     """A force for the atoms of an OpenMM topology, or for some of them.
 
     `.force` is what `system.addForce` takes. With `periodic` the box is that of the context.
-    Uncertainties are computed at every `look_every`-th evaluation.
+    Uncertainties are computed at every `uncertainty_every`-th evaluation.
     """
     try:
         from openmm import PythonForce
@@ -102,7 +107,9 @@ def openmm_force(
     if unknown is not None:
         raise ValueError(f"atom {unknown} has no element; virtual sites cannot be predicted")
     numbers = np.array([elements[place].atomic_number for place in chosen], dtype=np.int64)
-    compute = OpenMMForce(evaluator, numbers, periodic=periodic, look_every=look_every)
+    compute = OpenMMForce(
+        evaluator, numbers, periodic=periodic, uncertainty_every=uncertainty_every
+    )
     compute.force = PythonForce(compute)
     compute.force.setUsesPeriodicBoundaryConditions(periodic)
     if atoms is not None:

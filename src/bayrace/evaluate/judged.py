@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.calibrate.seen import overlap
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.core.target import ENERGY, Target
 from bayrace.data.read import Frame
 from bayrace.evaluate.evaluation import Compared, Evaluation, evaluate
@@ -224,7 +224,7 @@ def _owners(evaluation: Evaluation, *, by_atom: bool) -> tuple[Integers, Integer
     return owner, np.arange(len(owner)) - first[owner], evaluation.numbers
 
 
-def _ends(shape: Shape | None) -> tuple[float, float]:
+def _ends(shape: ErrorDistribution | None) -> tuple[float, float]:
     """Standardised ends of the central interval."""
     levels = torch.tensor([(1 - LEVEL) / 2, (1 + LEVEL) / 2], dtype=torch.float64)
     ends = torch.special.ndtri(levels) if shape is None else shape.quantile(levels)

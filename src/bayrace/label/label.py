@@ -19,7 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Ge, Gt
 
 from bayrace.data.frame import DataError, Frame
 from bayrace.label import process as label_process
@@ -36,12 +38,18 @@ _POLL = 0.2  # s between looks at calculations that an earlier run has left
 class LabelSettings:
     """How labels are computed."""
 
-    workers: int = 1  # of the embedded cluster
-    scheduler: str | None = None  # address of a real one: "tcp://10.0.0.1:8786"
-    threads: int = 1  # of each calculation
-    retries: int = 2  # calls after a failed one
-    timeout: float | None = None  # s, of a call
-    max_force: float = 100.0  # eV/Å; a label beyond is a failure
+    workers: Annotated[int, Ge(1)] = 1
+    """Calculations at a time, on this machine."""
+    scheduler: str | None = None
+    """Address of a dask scheduler, such as tcp://10.0.0.1:8786; null: on this machine."""
+    threads: Annotated[int, Ge(1)] = 1
+    """Threads of each calculation."""
+    retries: Annotated[int, Ge(0)] = 2
+    """Further calls for a structure whose calculation failed."""
+    timeout: Annotated[float, Gt(0)] | None = None
+    """Longest time of one calculation: 30m, 2h, seconds; null: no limit."""
+    max_force: Annotated[float, Gt(0)] = 100.0
+    """A larger force is taken for a failure, eV/Å."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no sense."""
@@ -103,7 +111,7 @@ def label_frames(
     return Labelling(
         labels.labelled(frames),
         {
-            frame.label: rows[hash_].error
+            frame.origin: rows[hash_].error
             for hash_, frame in zip(hashes, frames, strict=True)
             if rows[hash_].state == "failed"
         },
@@ -240,7 +248,7 @@ def _result(future: Any, frame: Frame) -> Outcome:
         outcome: Outcome = future.result()
         return outcome
     reason = future.exception() if future.status == "error" else future.status
-    error = f"{frame.label}: the worker failed ({type(reason).__name__}: {reason})"
+    error = f"{frame.origin}: the worker failed ({type(reason).__name__}: {reason})"
     return Outcome(None, error, 0.0, None, stored=False)
 
 

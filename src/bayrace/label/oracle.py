@@ -79,23 +79,23 @@ def labelled(frame: Frame, results: Mapping[str, Any]) -> Frame:
 def check_label(frame: Frame, *, max_force: float) -> None:
     """Refuse labels that no method means: missing, not finite, or beyond `max_force` (eV/Å)."""
     if frame.energy is None or frame.forces is None:
-        raise OracleError(f"{frame.label}: no energy or no forces came back; ask for both")
+        raise OracleError(f"{frame.origin}: no energy or no forces came back; ask for both")
     if frame.forces.shape != frame.positions.shape:
         raise OracleError(
-            f"{frame.label}: forces of shape {frame.forces.shape} came back for "
+            f"{frame.origin}: forces of shape {frame.forces.shape} came back for "
             f"{len(frame.numbers)} atoms; check the oracle's output"
         )
     for name in ("energy", "forces", "stress"):
         value = getattr(frame, name)
         if value is not None and not np.isfinite(value).all():
             raise OracleError(
-                f"{frame.label}: {name} is not finite; the calculation has failed silently: "
+                f"{frame.origin}: {name} is not finite; the calculation has failed silently: "
                 "leave the structure out, or tighten the oracle's convergence"
             )
     length = np.linalg.norm(frame.forces, axis=1)
     if length.max(initial=0.0) > max_force:
         atom = int(np.argmax(length))
         raise OracleError(
-            f"{frame.label}: the force on atom {atom} is {length[atom]:.4g} eV/Å, above "
+            f"{frame.origin}: the force on atom {atom} is {length[atom]:.4g} eV/Å, above "
             f"{max_force:g}; leave the structure out, or raise max_force if it is real"
         )

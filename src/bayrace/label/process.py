@@ -3,7 +3,8 @@
 An oracle may crash, hang, or leak; here that costs one process and one recorded error. If the
 process that asked is killed, the calculation goes on, stores its label, and ends: nothing that was
 paid for is lost. `python -m bayrace.label.process` is such a process; it takes tasks from
-one pipe and answers through another until the first is closed.
+one pipe and answers through another until the first is closed. `bayrace.system.jobs` runs all
+other processes, which must not outlive us.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from typing import Any, NamedTuple
 from bayrace.data.frame import Frame
 from bayrace.label.oracle import Oracle, OracleError, check_label
 from bayrace.label.store import LabelStore, Worker
+from bayrace.system.process import kill_children, signal_name, thread_limits
 
-_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _GRACE = 5.0  # s after the time-out until a process that nobody watches ends itself
 _SHOWN = 400  # characters of a process's last words
 
@@ -55,7 +56,7 @@ class Outcome(NamedTuple):
 
 def perform(task: Task) -> Outcome:
     """Run a task in an idle process of this one, or in a new one; waits for the end."""
-    interrupted = Outcome(None, f"{task.frame.label}: interrupted", 0.0, None, stored=False)
+    interrupted = Outcome(None, f"{task.frame.origin}: interrupted", 0.0, None, stored=False)
     if _dismissed.is_set():
         return interrupted
     process = _idle.pop() if _idle else _Process(task.threads)
@@ -105,7 +106,7 @@ class _Process:
             stdin=subprocess.DEVNULL,
             stdout=self.words,
             stderr=self.words,
-            env=os.environ | dict.fromkeys(_POOLS, str(threads)),
+            env=os.environ | thread_limits(threads),
             start_new_session=True,  # signals to our group do not reach it
         )
         os.close(theirs)
@@ -130,13 +131,13 @@ class _Process:
                 return answer
             self.ended()
             error = (
-                f"{task.frame.label}: took more than {task.timeout:g} s; raise the time-out, or "
+                f"{task.frame.origin}: took more than {task.timeout:g} s; raise the time-out, or "
                 "leave the structure out"
             )
         except (EOFError, OSError):  # it is gone, or about to be; its own exit code tells why
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(_GRACE)
-            error = f"{task.frame.label}: the process {self.ended()}"
+            error = f"{task.frame.origin}: the process {self.ended()}"
         worker = Worker.here()
         return Outcome(None, error, time.monotonic() - begin, worker, stored=False)
 
@@ -152,12 +153,7 @@ class _Process:
 
     def end(self) -> None:
         """End it, and everything it has started; whoever waits for its answer hears of it."""
-        import psutil
-
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(self.process.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
+        kill_children(self.process.pid)
         self.process.kill()
         self.process.wait()
 
@@ -169,8 +165,7 @@ class _Process:
         said = self.words.read().decode(errors="replace").strip()[-_SHOWN:]
         self.close()
         number = -code if code is not None else 0
-        name = signal.Signals(number).name if number in signal.valid_signals() else str(number)
-        how = f"was killed by {name}" if number > 0 else f"ended with {code}"
+        how = f"was killed by {signal_name(number)}" if number > 0 else f"ended with {code}"
         return f"{how}: {said}" if said else how
 
 
@@ -226,7 +221,7 @@ def _message(error: Exception, frame: Frame) -> str:
     expected: Any = ValueError, OSError
     if isinstance(error, expected) and text:
         return text
-    return f"{frame.label}: {type(error).__name__}: {text}"
+    return f"{frame.origin}: {type(error).__name__}: {text}"
 
 
 if __name__ == "__main__":

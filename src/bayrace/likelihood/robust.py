@@ -12,6 +12,7 @@ twenty by 19 %.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,13 +63,19 @@ def shares(square: Array, noise: Array, shape: Array, *, count: int) -> Shares:
     found = [judged(square, (1 - w) * relative + w * (noise / level)) for w in _SHARES if level > 0]
     if not found:
         return Shares(0.0, judged(square, relative)[1] / float(shape.mean()))
-    best = min(loss for loss, _ in found)
-    share, scale = next(
-        (w, scale)
-        for w, (loss, scale) in zip(_SHARES, found, strict=True)
-        if loss <= best + 1 / count
-    )
+    share = least_within(_SHARES, [loss for loss, _ in found], count=count)
+    scale = found[_SHARES.index(share)][1]
     return Shares(scale * share / level, scale * (1 - share) / float(shape.mean()))
+
+
+def least_within(values: Sequence[float], losses: Sequence[float], *, count: int) -> float:
+    """The first of the values, ascending, that errors do not contradict.
+
+    `losses` are -2 log likelihoods per error, of which `count` are independent: within half a unit
+    of the log likelihood of the best.
+    """
+    limit = min(losses) + 1 / count
+    return next(value for value, loss in zip(values, losses, strict=True) if loss <= limit)
 
 
 def judged(square: Array, variance: Array) -> tuple[float, float]:

@@ -44,6 +44,8 @@ def evaluate(
         if found is not None:
             virial = voigt_stress(found.virial, batch) if stress else None
             return _outputs(found.heads, -found.gradient, virial)
+    if batch.first_edge.shape[0] != batch.atoms + 1:
+        raise ValueError("copies without edges are for compiled networks; repeat the edges too")
     differentiate = _by_transform if outer else _by_tape
     heads, gradient, virial = differentiate(model, params, batch, stress=stress)
     if virial is None:
@@ -147,6 +149,6 @@ def _outputs(heads: Heads, forces: Tensor, stress: Tensor | None) -> Outputs:
         energy_head=heads.energy_head,
         forces_head=heads.forces_head,
         stress_head=heads.stress_head,
-        hidden=heads.hidden,
+        last_features=heads.last_features,
         share=heads.share,
     )

@@ -136,25 +136,28 @@ def check_linear(
     Returns the largest deviation of an atom's energy, over the largest change of one.
     """
     before = model.energy(params, batch)
-    if before.hidden is None:
+    if before.last_features is None:
         raise ValueError("the module tells no features; return them as AtomicEnergies.features")
     weights = model.last_layer(params)
-    if before.hidden.shape[-1] != weights.numel():
+    if before.last_features.shape[-1] != weights.numel():
         raise ValueError(
-            f"the module tells {before.hidden.shape[-1]} features, and its last layer has "
+            f"the module tells {before.last_features.shape[-1]} features, and its last layer has "
             f"{weights.numel()} weights; they must be one each"
         )
     generator = torch.Generator().manual_seed(seed)
     random = torch.randn(weights.shape, generator=generator, dtype=torch.float64).to(weights)
     step = random * weights.square().mean().sqrt().clamp(min=1e-3)
     after = model.energy(model.with_last_layer(params, weights + step), batch)
-    assert after.hidden is not None
+    assert after.last_features is not None
     change = after.atomic_energy - before.atomic_energy
-    expected = before.hidden.double() @ step.double()
+    expected = before.last_features.double() @ step.double()
     scale = float(expected.abs().max().clamp(min=1e-12))
     deviation = max(
         float((change - expected).abs().max()) / scale,
-        float((after.hidden - before.hidden).abs().max() / before.hidden.abs().max()),
+        float(
+            (after.last_features - before.last_features).abs().max()
+            / before.last_features.abs().max()
+        ),
     )
     if not deviation <= tolerance:
         raise ValueError(

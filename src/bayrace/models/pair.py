@@ -66,7 +66,7 @@ class PairModel:
             energy_head=self._energy_head(params, batch),
             forces_head=self._forces_head(params, batch),
             stress_head=None,
-            hidden=features.flatten(1),
+            last_features=features.flatten(1),
         )
 
     def last_layer(self, params: Params) -> Tensor:

@@ -7,7 +7,7 @@ weight decay and ess the number of structures the likelihood counts for. Trainin
 one noisy number a step, is good enough to train by. At the end (not for `hessian="paper"`) h is
 measured under the Gaussian itself by the Fisher information, see `bayrace.posterior.fisher`. Noise
 heads are refitted at m and do not vary (h = ∞), and every sample has its energy shift
-(`bayrace.posterior.settle`).
+(`bayrace.posterior.finish`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.posterior.example import SAMPLES, STEP
+from bayrace.posterior.finish import finished
 from bayrace.posterior.fisher import Weighted, fisher
 from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
-from bayrace.posterior.settle import settled
 from bayrace.posterior.shifts import Shifts
 from bayrace.posterior.stored import MOST_SAMPLES, Group, Layout
 from bayrace.train import checkpoint
@@ -204,7 +204,7 @@ def fit(task: FitTask, options: IvonOptions) -> tuple[Ivon, FitResult]:
     if options.hessian == "averaged" and options.fisher:
         for count in (max(1, options.fisher // 10), options.fisher):  # the first sets σ
             posterior = _measured(posterior, task, final.score(), count)
-    return settled(posterior, task), result
+    return finished(posterior, task), result
 
 
 def _measured(posterior: Ivon, task: FitTask, likelihood: Likelihood, count: int) -> Ivon:
@@ -253,7 +253,7 @@ def _with_ivon(settings: TrainSettings, options: IvonOptions, *, ess: float) -> 
         clip_radius=options.clip_radius,
         hessian=options.hessian,
     )
-    return replace(settings, optimiser=optimiser, clip=None, ema=None)
+    return replace(settings, optimiser=optimiser, max_gradient_norm=None, ema=None)
 
 
 def _example(params: Params) -> Ivon:

@@ -26,7 +26,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Outputs, Params
 from bayrace.core.protocols import LinearModel, Model, NoisyModel, Posterior
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.likelihood.evidence import (
@@ -186,7 +186,7 @@ class LinearisedLaplace(Laplace):
         *,
         forces: bool,
         stress: bool,
-    ) -> Spread:
+    ) -> EpistemicVariances:
         """J Σ Jᵀ of energies, of each atom's force and of the stress.
 
         Force covariances cost a backward pass per component (diagonal) or weight (last layer).

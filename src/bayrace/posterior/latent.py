@@ -104,9 +104,9 @@ def inverse_root(gram: Tensor) -> Tensor:
 
 def hidden_features(outputs: Outputs) -> Tensor:
     """What the energies of atoms are read from, (N, D)."""
-    if outputs.hidden is None:
+    if outputs.last_features is None:
         raise ValueError(
             "this model does not tell its last hidden activations (activation relu); use "
             "posterior: ensemble or swag for its uncertainty, or posterior: point"
         )
-    return outputs.hidden
+    return outputs.last_features

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Outputs, Params
 from bayrace.core.protocols import LinearModel, Model, Posterior
 from bayrace.data.dataset import Dataset
 from bayrace.likelihood.total import Scale, total_scale
@@ -132,14 +132,14 @@ class Llpr:
         *,
         forces: bool,
         stress: bool,
-    ) -> Spread:
+    ) -> EpistemicVariances:
         """Variances of the predictions `outputs`; forces cost a backward pass per direction.
 
         None for a stress that is not modelled.
         """
         stress = stress and self.alpha_stress is not None
         found = self.last.spread(model, params, batch, outputs, forces=forces, stress=stress)
-        return Spread(
+        return EpistemicVariances(
             found.energy,
             _scaled(found.forces, self.alpha_forces / self.alpha),
             _scaled(found.stress, (self.alpha_stress or 0.0) / self.alpha),

@@ -15,7 +15,7 @@ import torch
 from annotated_types import Ge
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Outputs, Params
 from bayrace.core.protocols import Model, Posterior
 from bayrace.models.race.network import Race
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
@@ -100,7 +100,7 @@ class Shallow:
         *,
         forces: bool,
         stress: bool,
-    ) -> Spread:
+    ) -> EpistemicVariances:
         """Variances over the members of the predictions `outputs` of their mean."""
         return self.last.spread(model, params, batch, outputs, forces=forces, stress=stress)
 

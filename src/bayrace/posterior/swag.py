@@ -12,7 +12,7 @@ With `start` there is no tail: the snapshots are those of the training itself, f
 of its epochs on, at whatever learning rate its schedule has there. That is the paper's way.
 
 Either way noise heads are refitted at θ̄ and do not vary, and every sample has its energy shift
-(`bayrace.posterior.settle`).
+(`bayrace.posterior.finish`).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
 from bayrace.posterior.example import SAMPLES, moved
+from bayrace.posterior.finish import finished
 from bayrace.posterior.gaussian.low_rank import Collector, Scaling, Swag
 from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod, Recorder
-from bayrace.posterior.settle import settled
 from bayrace.posterior.stored import MOST_SAMPLES, Group, Layout
 from bayrace.train import checkpoint
 from bayrace.train.checkpoint import CheckpointError
@@ -159,7 +159,7 @@ def fit(task: FitTask, options: SwagOptions) -> tuple[Swag | None, FitResult]:
     if result.reason == "interrupted":
         return None, result
     gaussian = _gaussian(where, options.snapshot_epochs(), options, task.settings)
-    return settled(gaussian, task), result
+    return finished(gaussian, task), result
 
 
 class SnapshotRecorder:
@@ -184,7 +184,7 @@ class SnapshotRecorder:
 
     def fit(self, task: FitTask) -> Swag:
         """The Gaussian of the snapshots, with noise heads of its mean and shifts."""
-        return settled(self.posterior(task.settings), task)
+        return finished(self.posterior(task.settings), task)
 
     def posterior(self, settings: TrainSettings) -> Swag:
         """The Gaussian of the snapshots; noise heads and shifts are as training left them."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Spread
+from bayrace.core.outputs import EpistemicVariances
 from bayrace.core.prediction import Prediction, Uncertain, log_determinant
 from bayrace.nn.covariance import isotropic_covariance
 
@@ -77,7 +77,9 @@ def _moments(values: Tensor, noise_covariance: Tensor | None) -> Uncertain:
     return Uncertain(mean, noise_covariance.mean(0), epistemic, log_aleatoric=log)
 
 
-def with_spread(prediction: Prediction, spread: Spread, batch: GraphBatch) -> Prediction:
+def with_spread(
+    prediction: Prediction, spread: EpistemicVariances, batch: GraphBatch
+) -> Prediction:
     """The same means with the epistemic part of a closed form; nan where it was not computed."""
     order, stress = batch.restore, prediction.stress
     forces = None if spread.forces is None else spread.forces[order]

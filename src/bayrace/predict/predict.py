@@ -61,8 +61,9 @@ def predict(
     with torch.no_grad():
         if closed is None or uncertainty == "none":
             if isinstance(model, SideBySide) and model.side_by_side(members):
-                size = 1 if chunk_size is None and _quick(model, batch) else chunk_size
-                values = _side_by_side(one, members, batch, size)
+                values = _side_by_side(
+                    one, members, batch, chunk_size, compiled=_quick(model, batch)
+                )
             else:
                 values = _over_members(one, members, chunk_size)
             return mixture(values, batch, origin, mean=mean_pooled)
@@ -183,7 +184,7 @@ def _values(
 
 
 def _quick(model: Model, batch: GraphBatch) -> bool:
-    """Whether members are quicker one by one: a compiled network has nothing to share."""
+    """Whether members are evaluated by a compiled network, which shares the graph itself."""
     if batch.positions.device.type != "cpu" or not isinstance(model, Differentiated):
         return False
     return target_of(model).is_energy and model.quick(batch.positions.dtype)
@@ -206,11 +207,16 @@ def _side_by_side(
     members: Params,
     batch: GraphBatch,
     chunk_size: int | None,
+    *,
+    compiled: bool,
 ) -> dict[str, Tensor]:
     """Outputs of every member stacked (M, ...), in float64: a batch with copies for several."""
     count = next(iter(members.values())).shape[0]
-    size = min(count, chunk_size or max(1, _EDGES // max(1, batch.reverse.shape[0])))
-    copies = {here: repeated(batch, here) for here in {size, count % size} if here > 1}
+    most = _ATOMS // max(1, batch.atoms) if compiled else _EDGES // max(1, batch.reverse.shape[0])
+    size = min(count, chunk_size or max(1, most))
+    copies = {
+        here: repeated(batch, here, edges=not compiled) for here in {size, count % size} if here > 1
+    }
     parts: list[dict[str, Tensor]] = []
     for start in range(0, count, size):
         here = min(size, count - start)
@@ -219,10 +225,13 @@ def _side_by_side(
         else:
             values = one({k: v[start : start + here] for k, v in members.items()}, copies[here])
         parts.append({k: v.double().reshape(here, -1, *v.shape[1:]) for k, v in values.items()})
+    if len(parts) == 1:
+        return parts[0]
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 _EDGES = 30_000  # of a batch with copies: large enough to fill the machine, small enough for caches
+_ATOMS = 50_000  # of all copies where edges are not copied: their results are about 1 kB each
 
 
 def _by_edges(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from bayrace.report.document import Block, Figure, Finding, Report, Section, short
 from bayrace.report.panels.accuracy import MILLI
@@ -42,7 +43,7 @@ def rounds_report(
         findings=[_ending(ending), *_progress(rounds)],
         figures=_figures(last),
         sections=[Section(key, head, "", blocks) for key, head, blocks in parts if blocks],
-        numbers={"rounds": [vars(each) for each in rounds]},
+        numbers={"rounds": [asdict(each) for each in rounds]},
     )
 
 
@@ -76,6 +77,6 @@ def _figures(last: Round) -> list[Figure]:
             value = short(MILLI * errors["forces_rmse"])
             figures.append(Figure("force RMSE", value, "meV/Å", name))
     if last.uncertain is not None:
-        ended = f"{sum(bool(run['uncertain']) for run in last.runs)} of {len(last.runs)}"
+        ended = f"{sum(run.uncertain for run in last.runs)} of {len(last.runs)}"
         figures.append(Figure("uncertain runs", ended, "", f"in round {last.number}"))
     return figures

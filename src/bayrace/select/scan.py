@@ -22,7 +22,7 @@ from bayrace.select.acquire.descriptors import (
     sorted_distances,
     standardise,
 )
-from bayrace.select.acquire.interface import Array, Descriptors, Over, Pool
+from bayrace.select.acquire.interface import Array, Descriptors, OverAtoms, Pool
 from bayrace.select.rows import Rows
 
 _GROUP = 64  # structures that are looked at together where nothing is predicted
@@ -68,7 +68,7 @@ def common_composition(frames: Sequence[Frame]) -> bytes | None:
 class Scanning:
     """How a pool is gone through."""
 
-    over: Over = "mean"  # how numbers of atoms become one of their structure
+    over_atoms: OverAtoms = "mean"  # how numbers of atoms become one of their structure
     edges: int = 20_000  # neighbour pairs per batch
     progress: Callable[[int], None] | None = None  # hears of the structures done
 
@@ -91,7 +91,9 @@ def scan(
     found = _Found({}, Rows(np.int64), Rows(np.int64), Rows(np.float64), Rows(np.float32))
     atoms, done = Rows(np.float64), 0
     for group, prediction in _groups(potential, frames, chooser, how.edges):
-        measured = {} if prediction is None else chooser.measure(prediction, over=how.over)
+        measured = (
+            {} if prediction is None else chooser.measure(prediction, over_atoms=how.over_atoms)
+        )
         for name, value in measured.items():
             found.numbers.setdefault(name, Rows(np.float64)).add(value.double().numpy(force=True))
         found.hashes.add(frame_hashes(group))
@@ -146,7 +148,7 @@ def _described(
         return _Described(features, None, atoms)
     for frame in frames:
         if not measurable(frame) or composition(frame) != kind:
-            raise MixedError(frame.label)
+            raise MixedError(frame.origin)
     return _Described(features, np.stack([sorted_distances(frame) for frame in frames]), atoms)
 
 

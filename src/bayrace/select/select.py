@@ -26,7 +26,7 @@ from bayrace.select.acquire.descriptors import nearest
 from bayrace.select.acquire.interface import Array, Pick, Pool
 from bayrace.select.scan import MixedError, Scan, Scanning, common_composition, scan
 
-APART = {"distances": 0.02, "features": 0.2}
+MIN_DISTANCE = {"distances": 0.02, "features": 0.2}
 """Structures nearer than this are the same: in Å, or in standard deviations of features."""
 LEARNT = ("train", "valid", "calibration")
 """Parts of a potential's data that need no second label; a test set may be chosen from."""
@@ -69,22 +69,22 @@ def select(
     budget: int,
     seen: Sequence[Frame] = (),
     seed: int = 0,
-    apart: float | None = None,
+    min_distance: float | None = None,
     scanning: Scanning | None = None,
 ) -> Selection:
     """Choose up to `budget` of the frames by an acquisition or its name, see `select.acquire`.
 
-    `seen` are the training frames, or any that are as good as labelled. `apart` is the least
-    distance between a chosen frame and any known one (default `APART`; 0: only identical ones are
-    left out). Fewer are chosen where no more are left. An iterator of frames cannot be read twice,
-    so it must be of one composition or of several from the beginning; lists have no such limit.
-    `scanning` says how the pool is gone through.
+    `seen` are the training frames, or any that are as good as labelled. `min_distance` is the least
+    distance between a chosen frame and any known one (default `MIN_DISTANCE`; 0: only identical
+    ones are left out). Fewer are chosen where no more are left. An iterator of frames cannot be
+    read twice, so it must be of one composition or of several from the beginning; lists have no
+    such limit. `scanning` says how the pool is gone through.
     """
     chooser = acquisition(by)
     if budget < 1:
         raise AcquisitionError(f"budget={budget}: choose at least 1 structure")
     found = _scanned(potential, frames, chooser=chooser, seen=seen, how=scanning or Scanning())
-    pool, skipped, least = _prepared(found, potential, apart)
+    pool, skipped, least = _prepared(found, potential, min_distance)
     picks: list[Pick] = []
     gaps: list[float] = []
     distance = _known_distance(pool)
@@ -125,7 +125,7 @@ def _scanned(
 
 
 def _prepared(
-    found: Scan, potential: Potential, apart: float | None
+    found: Scan, potential: Potential, min_distance: float | None
 ) -> tuple[Pool, dict[str, int], float]:
     """The pool without what must not be chosen, why so, and the least distance of choices."""
     pool, skipped = found.pool(), {}
@@ -134,7 +134,7 @@ def _prepared(
     _, places = np.unique(found.geometry, return_index=True)
     repeated = np.ones(len(pool), dtype=bool)
     repeated[places] = False
-    least = APART.get(found.descriptor, 0.0) if apart is None else apart
+    least = MIN_DISTANCE.get(found.descriptor, 0.0) if min_distance is None else min_distance
     close = _known_distance(pool) <= least
     numbers = np.ones(len(pool), dtype=bool)
     for column in pool.columns.values():

@@ -28,7 +28,7 @@ from bayrace.potential.potential import Potential
 _SMALLEST = 1e-6  # eV, added in squares: the slope of σ is finite where σ is 0
 
 
-class Spread(NamedTuple):
+class EnergyStd(NamedTuple):
     """Epistemic standard deviation of one structure's energy."""
 
     std: float  # eV
@@ -78,7 +78,7 @@ def check_biasable(potential: Potential) -> None:
     )
 
 
-def energy_spread(potential: Potential, batch: GraphBatch) -> Spread:
+def energy_spread(potential: Potential, batch: GraphBatch) -> EnergyStd:
     """σ of the energy and its gradient, of a batch of one structure."""
     calibration = potential.calibration
     fitted = None if calibration is None else calibration.energy
@@ -90,7 +90,7 @@ def energy_spread(potential: Potential, batch: GraphBatch) -> Spread:
 
     gradient, value = torch.func.grad_and_value(std)(batch.positions)
     ordered: NDArray[np.float64] = gradient[batch.restore].double().numpy(force=True)
-    return Spread(float(value), ordered)
+    return EnergyStd(float(value), ordered)
 
 
 def _variance(potential: Potential, batch: GraphBatch) -> Tensor:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt
 from ase import Atoms, units
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.md.bussi import Bussi
@@ -43,19 +44,33 @@ class DynamicsSettings:
     """What is simulated, and how."""
 
     ensemble: Literal["nve", "nvt", "npt"]
-    temperature: float  # K; of the first velocities, and of the thermostat
-    steps: int
-    timestep: float = 0.5  # fs
-    thermostat: Literal["langevin", "bussi"] = "langevin"  # of nvt
-    friction: float = 0.01  # 1/fs, langevin
-    relaxation: float = 100.0  # fs, of the temperature: bussi and npt
-    barostat: Literal["mtk", "berendsen"] = "mtk"  # of npt; mtk lets the cell change its shape
-    pressure: float = 0.0  # GPa
-    pressure_relaxation: float = 1000.0  # fs
-    compressibility: float = 0.5  # 1/GPa, berendsen; water has 0.46, metals 0.01
-    bias: float = 0.0  # τ: dynamics on E − τ·σ_E
-    look_every: int = 1  # steps between looks at the uncertainty
-    seed: int = 0
+    """Thermodynamic ensemble of the dynamics."""
+    temperature: Annotated[float, Gt(0)]
+    """Of the first velocities, and of the thermostat, K."""
+    steps: Annotated[int, Ge(0)]
+    """How many steps are simulated."""
+    timestep: Annotated[float, Gt(0)] = 0.5
+    """Time step of the dynamics, fs."""
+    thermostat: Literal["langevin", "bussi"] = "langevin"
+    """nvt: thermostat."""
+    friction: Annotated[float, Gt(0)] = 0.01
+    """langevin: friction, 1/fs."""
+    relaxation: Annotated[float, Gt(0)] = 100.0
+    """bussi, npt: relaxation time of the temperature, fs."""
+    barostat: Literal["mtk", "berendsen"] = "mtk"
+    """npt: barostat; mtk lets the cell change its shape."""
+    pressure: float = 0.0
+    """npt: pressure, GPa."""
+    pressure_relaxation: Annotated[float, Gt(0)] = 1000.0
+    """npt: relaxation time of the pressure, fs."""
+    compressibility: Annotated[float, Gt(0)] = 0.5
+    """berendsen: compressibility, 1/GPa; water has 0.46, metals 0.01."""
+    bias: Annotated[float, Ge(0)] = 0.0
+    """Strength τ of a bias towards the unknown: dynamics on E − τ·σ; 0: none."""
+    uncertainty_every: Annotated[int, Ge(1)] = 1
+    """Steps between evaluations of the uncertainty."""
+    seed: Annotated[int, Ge(0)] = 0
+    """Of the first velocities and of the thermostat."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no dynamics."""
@@ -68,9 +83,10 @@ class DynamicsSettings:
                 f"temperature={self.temperature:g}: above {HOTTEST:g} K no bonds are left to "
                 "simulate; give the temperature in K"
             )
-        if self.steps < 0 or self.look_every < 1:
+        if self.steps < 0 or self.uncertainty_every < 1:
             raise ValueError(
-                f"steps={self.steps}, look_every={self.look_every}: give 0 or more, and 1 or more"
+                f"steps={self.steps}, uncertainty_every={self.uncertainty_every}: give 0 or more, "
+                "and 1 or more"
             )
         if not (math.isfinite(self.bias) and self.bias >= 0):
             raise ValueError(f"bias={self.bias}: τ is 0 or more; negative ones would avoid σ")
@@ -116,14 +132,14 @@ class Look:
 def simulate(
     potential: Potential, start: Frame, settings: DynamicsSettings, *, rule: StopRule | None = None
 ) -> Iterator[Look]:
-    """Look at the start, every `look_every` steps, and at the end, until `rule` stops it.
+    """Look at the start, every `uncertainty_every` steps, and at the end, until `rule` stops it.
 
     Raises `ExplodedError` where the potential can no longer be evaluated.
     """
     atoms: Any = frame_to_atoms(start)  # ASE has no types
     watch = Calculator(potential)
     # A closed form costs much more with uncertainties of forces than without.
-    apart = settings.look_every > 1 and isinstance(potential.posterior, ClosedForm)
+    apart = settings.uncertainty_every > 1 and isinstance(potential.posterior, ClosedForm)
     move = Calculator(potential, uncertainty=False) if apart else watch
     atoms.calc = BiasedCalculator(move, strength=settings.bias) if settings.bias else move
     random = np.random.default_rng(settings.seed)
@@ -142,7 +158,7 @@ def simulate(
     try:
         for _ in dynamics.irun(settings.steps):
             step = dynamics.nsteps
-            if step % settings.look_every and step < settings.steps:
+            if step % settings.uncertainty_every and step < settings.steps:
                 continue
             watch.get_property("forces", atoms)
             covariance = watch.results["forces_covariance"]
@@ -152,7 +168,7 @@ def simulate(
                 gap = potential.distances.gap(frame_from_atoms(atoms, keys=None))
             look = _look(atoms, watch.results, step, settings, risk, gap, rule)
             wrong = too_hot(look.temperature, settings.temperature)
-            if step % (_PIECES * settings.look_every) == 0 or step == settings.steps:
+            if step % (_PIECES * settings.uncertainty_every) == 0 or step == settings.steps:
                 wrong = wrong or in_pieces(frame_from_atoms(atoms, keys=None), company, reach)
             if wrong:
                 raise ValueError(wrong)

@@ -103,18 +103,23 @@ def excursion(
     *,
     rule: StopRule | None,
     every: int,
-    least: int = 0,
+    min_steps: int = 0,
 ) -> Excursion:
-    """One run to its end; the rule stops it after `least` steps or later."""
+    """One run to its end; the rule stops it after `min_steps` steps or later."""
     visits: list[Visit] = []
     reason: Reason = "finished"
     message, last = f"{settings.steps} steps done", None
-    watch = rule if rule is None or least == 0 else replace(rule, action="record")
+    watch = rule if rule is None or min_steps == 0 else replace(rule, action="record")
     try:
         for look in simulate(potential, start, settings, rule=watch):
             last = look
-            done = rule is not None and rule.action == "stop" and look.step >= least and look.broken
-            kept = look.broken and look.step >= least
+            done = (
+                rule is not None
+                and rule.action == "stop"
+                and look.step >= min_steps
+                and look.broken
+            )
+            kept = look.broken and look.step >= min_steps
             if look.step % every == 0 or look.step == settings.steps or kept:
                 visits.append(_visit(look, start, settings))
             if done and rule is not None:
@@ -123,7 +128,7 @@ def excursion(
     except ExplodedError as error:
         reason, message = "exploded", str(error)
     return Excursion(
-        start=start.label,
+        start=start.origin,
         temperature=settings.temperature,
         seed=settings.seed,
         visits=visits,
@@ -142,11 +147,11 @@ def describe(look: Look, rule: StopRule) -> str:
         assert look.gap is not None
         return f"{moment}: {describe_gap(look.atoms, look.gap)}"
     symbol = look.atoms.symbols[risk.atom]
-    whose = "the worst atom" if rule.over == "max" else "some atom"
+    whose = "the worst atom" if rule.over_atoms == "max" else "some atom"
     return (
         f"{moment}: the force on {whose} is wrong by more than "
-        f"{rule.bound:g} eV/Å with probability {risk.probability:.3g}, above {rule.probability:g}; "
-        f"likeliest that on atom {risk.atom} ({symbol})"
+        f"{rule.max_force_error:g} eV/Å with probability {risk.probability:.3g}, above "
+        f"{rule.probability:g}; likeliest that on atom {risk.atom} ({symbol})"
     )
 
 
@@ -163,7 +168,7 @@ def describe_gap(atoms: Atoms, gap: Gap) -> str:
 
 
 def _visit(look: Look, start: Frame, settings: DynamicsSettings) -> Visit:
-    source = f"{start.label} at {settings.temperature:g} K, seed {settings.seed}"
+    source = f"{start.origin} at {settings.temperature:g} K, seed {settings.seed}"
     return Visit(
         frame=frame_from_atoms(look.atoms, keys=None, source=source, index=look.step),
         time=look.time,

@@ -1,4 +1,4 @@
-"""When to stop a simulation: the probability that some atom's force is wrong by more than a bound.
+"""When to stop a simulation: the probability that some atom's force is wrong by too much.
 
 The error e of one atom's force has the predicted, recalibrated 3×3 covariance Σ = total. Write it
 as e = R·Σ^½·u with u uniform on the unit sphere. Then
@@ -20,13 +20,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Gt, Lt
 from numpy.typing import NDArray
 from scipy import special
 
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
 
 Array = NDArray[np.float64]
@@ -34,7 +35,7 @@ Tail = Callable[[Array], Array]
 """P(R > r) for radii r of any shape, ∞ included."""
 
 Action = Literal["stop", "warn", "record"]
-Over = Literal["any", "max"]
+OverAtoms = Literal["any", "max"]
 
 _FINE, _COARSE = (48, 64), (8, 6)  # nodes in cos θ, intervals in φ
 _ROUND = 1.5  # largest eigenvalue over the least for which the coarse average is exact to 1e-8
@@ -42,7 +43,7 @@ _NEGLIGIBLE = 1e-9  # an atom below it is given its upper bound
 
 
 class Risk(NamedTuple):
-    """How likely a force is wrong by more than the bound."""
+    """How likely a force is wrong by more than is allowed."""
 
     probability: float
     atom: int  # the one that is likeliest to be
@@ -50,21 +51,28 @@ class Risk(NamedTuple):
 
 @dataclass(frozen=True)
 class StopRule:
-    """Act when P(|force error on any atom| > bound) > probability.
+    """Act when P(|force error on any atom| > max_force_error) > probability.
 
     With `gap` also where no model can know: see `bayrace.data.distances`.
     """
 
-    bound: float  # x, eV/Å
-    probability: float  # p
-    over: Over = "any"  # atoms: independent, or the worst alone
+    max_force_error: Annotated[float, Gt(0)] = 0.5
+    """Largest force error that is allowed on an atom, eV/Å."""
+    probability: Annotated[float, Gt(0), Lt(1)] = 0.05
+    """Act when the probability of a larger force error exceeds this (0 to 1)."""
+    over_atoms: OverAtoms = "any"
+    """Atoms: as if their errors were independent (any), or the worst alone (max)."""
     action: Action = "stop"
-    gap: float | None = None  # Å; act too where a distance is so far from those of the training
+    """stop: the run ends there; warn and record: it goes on."""
+    gap: Annotated[float, Gt(0)] | None = None
+    """Å; act also where a distance is so far from those of the training data. null: never."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that make no rule."""
-        if not (math.isfinite(self.bound) and self.bound > 0):
-            raise ValueError(f"bound={self.bound} eV/Å: give a positive force error, such as 0.5")
+        if not (math.isfinite(self.max_force_error) and self.max_force_error > 0):
+            raise ValueError(
+                f"max_force_error={self.max_force_error} eV/Å: must be above 0, such as 0.5"
+            )
         if not 0 < self.probability < 1:
             raise ValueError(
                 f"probability={self.probability}: give one between 0 and 1, such as 0.05"
@@ -72,11 +80,11 @@ class StopRule:
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"gap={self.gap} Å: must be above 0, such as 0.05")
 
-    def risk(self, covariance: Array, shape: Shape | None = None) -> Risk:
+    def risk(self, covariance: Array, shape: ErrorDistribution | None = None) -> Risk:
         """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""
-        single = exceedance(covariance, self.bound, shape=shape)
+        single = exceedance(covariance, self.max_force_error, shape=shape)
         worst = int(np.argmax(single))
-        if self.over == "max":
+        if self.over_atoms == "max":
             return Risk(float(single[worst]), worst)
         return Risk(any_of(single), worst)
 
@@ -87,8 +95,8 @@ class StopRule:
         return risk.probability > self.probability
 
 
-def exceedance(covariance: Array, bound: float, *, shape: Shape | None = None) -> Array:
-    """P(|e| > bound) of each atom, (n,), for errors of covariance (n, 3, 3).
+def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | None = None) -> Array:
+    """P(|e| > error) of each atom, (n,), for errors of covariance (n, 3, 3).
 
     Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
     """
@@ -100,12 +108,12 @@ def exceedance(covariance: Array, bound: float, *, shape: Shape | None = None) -
     tail = gaussian_tail if shape is None else radial_tail(shape)
     values = np.linalg.eigvalsh(covariance)[:, ::-1].clip(min=0.0)  # (n, 3), largest first
     with np.errstate(divide="ignore"):
-        result = tail(bound / np.sqrt(values[:, 0]))
+        result = tail(error / np.sqrt(values[:, 0]))
     close = result > _NEGLIGIBLE
     nearly = values[:, 0] <= _ROUND * values[:, 2]
     for chosen, nodes in ((close & nearly, _COARSE), (close & ~nearly, _FINE)):
         if chosen.any():
-            result[chosen] = _sphere_average(values[chosen], bound, tail, nodes)
+            result[chosen] = _sphere_average(values[chosen], error, tail, nodes)
     return result
 
 
@@ -124,7 +132,7 @@ def gaussian_tail(radius: Array) -> Array:
 
 
 @lru_cache(maxsize=8)
-def radial_tail(shape: Shape) -> Tail:
+def radial_tail(shape: ErrorDistribution) -> Tail:
     """P(R > r) of the spherical law whose components have the symmetric distribution `shape`.
 
     A uniform component on [-a, a] belongs to a sphere's surface of radius a (Archimedes), and
@@ -149,7 +157,7 @@ def radial_tail(shape: Shape) -> Tail:
     return tail
 
 
-def _majorant(shape: Shape) -> tuple[Array, Array]:
+def _majorant(shape: ErrorDistribution) -> tuple[Array, Array]:
     """Knots of the least concave majorant of P(|error| < z), from (0, 0)."""
     z, p = np.array(shape.z), np.array(shape.p)
     positive = z > 0
@@ -168,12 +176,12 @@ def _rises(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float
     return (b[1] - a[1]) * (c[0] - a[0]) <= (c[1] - a[1]) * (b[0] - a[0])
 
 
-def _sphere_average(values: Array, bound: float, tail: Tail, nodes: tuple[int, int]) -> Array:
+def _sphere_average(values: Array, error: float, tail: Tail, nodes: tuple[int, int]) -> Array:
     """⟨S(x / √(Σ λᵢ uᵢ²))⟩ over the sphere, (n,), for eigenvalues (n, 3)."""
     squares, weights = _octant(*nodes)
     length = np.sqrt(values @ squares.T)
     with np.errstate(divide="ignore"):
-        average: Array = tail(bound / length) @ weights
+        average: Array = tail(error / length) @ weights
     return average
 
 

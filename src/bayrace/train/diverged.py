@@ -45,7 +45,7 @@ def diverged(
     """
     epoch, counters, valid = state.trained_epoch(), state.counters, dataset is task.valid
     guilty = _guilty(task, state.current if valid else state.params, epoch, dataset, indices)
-    frames = tuple(dataset.frames[index].label for index in guilty or indices)
+    frames = tuple(dataset.frames[index].origin for index in guilty or indices)
     broken = next(name for name, value in values.items() if not math.isfinite(value))
     what = f"the {'validation ' if valid else ''}{broken.replace('_', ' ')}"
     numbers = ", ".join(f"{name} {value:g}" for name, value in values.items())
@@ -67,7 +67,7 @@ def _remedy(optimiser: Optimiser, lr: float) -> str:
     if isinstance(optimiser, IvonSettings):
         start = f"ess={optimiser.ess:g} or hess_init={optimiser.hess_init:g}"
         return f"{slower}, raise {start} (the noise on the weights starts at 1/√(ess · hess_init))"
-    return f"{slower}, clip gradients (for example clip=10)"
+    return f"{slower}, clip gradients (for example max_gradient_norm=10)"
 
 
 def _blame(frames: tuple[str, ...], *, alone: bool) -> str:

@@ -34,7 +34,7 @@ def judge(
     if improved:
         counters.best, counters.best_epoch = value, epoch + 1
         save_best(task.folder, state.current, metrics, counters)
-    _count_patience(state, value, improvement=task.settings.improvement)
+    _count_patience(state, value, min_improvement=task.settings.min_improvement)
     state.schedule = observe(task.settings.schedule, state.schedule, value)
     counters.validated, counters.valid_epoch = counters.step, epoch
     counters.valid_seconds = time.monotonic() - begin
@@ -72,11 +72,11 @@ def _measure(task: Task, state: TrainState, batches: Batches, *, lr: float) -> d
     return metrics
 
 
-def _count_patience(state: TrainState, value: float, *, improvement: float) -> None:
+def _count_patience(state: TrainState, value: float, *, min_improvement: float) -> None:
     """Count validations without a sufficient improvement."""
     counters = state.counters
     reference = counters.reference
-    if reference is None or value < reference - improvement * abs(reference):
+    if reference is None or value < reference - min_improvement * abs(reference):
         counters.reference, counters.stale = value, 0
     else:
         counters.stale += 1

@@ -23,6 +23,7 @@ from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Model
 from bayrace.data.dataset import Dataset
 from bayrace.models.derivatives import evaluate
+from bayrace.system.signals import stop_on_signals
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
 from bayrace.train.checkpoint import CheckpointError
@@ -30,7 +31,6 @@ from bayrace.train.diverged import TrainingDiverged, diverged
 from bayrace.train.judge import judge
 from bayrace.train.schedule import learning_rate, progress
 from bayrace.train.settings import Event, StepEvent, TrainSettings, ValidEvent
-from bayrace.train.signals import stop_on_signals
 from bayrace.train.state import TrainState
 from bayrace.train.task import Task
 from bayrace.train.validate import Batches, valid_batches
@@ -128,7 +128,7 @@ class _Run:
             )
         params = initial or self.task.initial()
         if resume:
-            self.state = states.restore(folder, settings, params, self.identity)
+            self.state = states.load_state(folder, settings, params, self.identity)
         else:
             folder.mkdir(parents=True, exist_ok=True)
             self.state = states.fresh(settings, params)
@@ -196,7 +196,7 @@ class _Run:
         outputs = evaluate(task.model, trial, batch, stress=settings.stress)
         loss = likelihood.loss(outputs, labels, batch)
         grads = torch.autograd.grad(loss.total, tuple(trial.values()), materialize_grads=True)
-        limit = settings.clip
+        limit = settings.max_gradient_norm
         norm = optim.global_norm(grads) if limit is None else optim.clip(grads, maximum=limit)
         upcoming = next(batches, None)
         values = torch.stack([loss.total, norm, *loss.parts.values()]).tolist()  # the one wait

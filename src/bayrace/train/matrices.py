@@ -8,6 +8,7 @@ a product, say), the parameter is one tall matrix instead, which costs a fractio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -24,27 +25,39 @@ def parted(params: Params) -> tuple[dict[str, list[str]], Params]:
     """
     stacks: dict[str, list[str]] = {}
     others: Params = {}
-    for name, value in sorted(params.items()):
-        if value.ndim >= 2 and min(value.shape[-2:]) >= SMALLEST:
-            stacks.setdefault("x".join(map(str, value.shape)), []).append(name)
+    for name in sorted(params):
+        shape = _of_matrices(params[name].shape)
+        if shape is None:
+            others[name] = params[name]
         else:
-            others[name] = value
+            stacks.setdefault(shape, []).append(name)
     return stacks, others
+
+
+@cache
+def _of_matrices(shape: tuple[int, ...]) -> str | None:
+    """The name of a shape; None where it is no matrix."""
+    return "x".join(map(str, shape)) if min((0, 0, *shape)[-2:]) >= SMALLEST else None
 
 
 def stacked(names: Sequence[str], values: Mapping[str, Tensor]) -> Tensor:
     """The matrices of these parameters, which have one shape, (B, m, n)."""
-    together = torch.stack([values[name] for name in names])
-    if together.ndim == 4 and together.shape[1] >= SMALLEST:
-        return together.flatten(1, 2)
-    return together.flatten(0, -3)
+    return together([values[name] for name in names])
+
+
+def together(values: Sequence[Tensor]) -> Tensor:
+    """The matrices of parameters of one shape, (B, m, n)."""
+    joined = torch.stack(list(values))
+    if joined.ndim == 4 and joined.shape[1] >= SMALLEST:
+        return joined.flatten(1, 2)
+    return joined.flatten(0, -3)
 
 
 @torch.no_grad()
-def move(names: Sequence[str], params: Params, steps: Tensor, *, shrink: float) -> None:
-    """Multiply the parameters by `shrink` and subtract their part of `steps`, in place."""
-    values = [params[name] for name in names]
+def move(params: Sequence[Tensor], steps: Tensor, *, shrink: float) -> None:
+    """Multiply parameters of one shape by `shrink` and subtract their `steps`, in place."""
+    values = list(params)
     if shrink != 1:
         torch._foreach_mul_(values, shrink)
-    parts = steps.reshape(len(names), *values[0].shape).unbind()
+    parts = steps.reshape(len(values), *values[0].shape).unbind()
     torch._foreach_sub_(values, list(parts))

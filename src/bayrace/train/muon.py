@@ -4,7 +4,8 @@ A gradient of a matrix is dominated by a few directions, and Adam, which rescale
 leaves it so. Muon replaces the momentum G = U S Vᵀ by the nearest orthogonal matrix U Vᵀ, so that
 every direction moves alike. It is found by Newton–Schulz iterations: odd polynomials of G that push
 all singular values towards 1. Since p(G) = q(G Gᵀ) G, they are carried out on the smaller of the
-two Gram matrices alone, for all matrices of a size at once; G itself is read twice.
+two Gram matrices alone, for all matrices of a size at once; G itself is read twice. On a CPU with
+a compiler, `bayrace.nn.newton_schulz` does all of this in one call.
 
 An update has the root mean square of Adam's, 0.2 · lr (Liu 2025), so both share a learning rate.
 """
@@ -20,9 +21,11 @@ import torch
 from torch import Tensor
 
 from bayrace.core.outputs import Params
+from bayrace.nn import newton_schulz
+from bayrace.nn.newton_schulz import Rates, Stack
 from bayrace.train import adam
 from bayrace.train.adam import AdamSettings
-from bayrace.train.matrices import move, parted, stacked
+from bayrace.train.matrices import move, parted, stacked, together
 
 _RMS = 0.2  # of an update, in units of the learning rate
 _TINY = 1e-30  # a matrix of zeros stays one
@@ -78,14 +81,39 @@ def update(
     stacks, others = parted(params)
     slopes = dict(zip(params, grads, strict=True))
     adam.update(settings.adam, others, [slopes[name] for name in others], state, lr=lr)
+    every = [
+        Stack(
+            [params[name] for name in names],
+            [slopes[name] for name in names],
+            state[f"momentum/{shape}"],
+        )
+        for shape, names in stacks.items()
+    ]
+    if not every:
+        return
+    rates = Rates(
+        memory=settings.momentum,
+        scale=lr * _RMS,
+        shrink=1 - lr * settings.adam.weight_decay,
+        tiny=_TINY,
+        cushion=_CUSHION,
+    )
+    if newton_schulz.available(every[0].momentum):
+        newton_schulz.move(every, rates, _POLYNOMIALS)
+    else:
+        _move(every, rates)
+
+
+def _move(stacks: Sequence[Stack], rates: Rates) -> None:
+    """As `newton_schulz.move`, by PyTorch."""
     ahead = []
-    for shape, names in stacks.items():
-        slope, momentum = stacked(names, slopes), state[f"momentum/{shape}"]
-        momentum.lerp_(slope, 1 - settings.momentum)
-        ahead.append(slope.lerp_(momentum, settings.momentum))  # Nesterov
-    steps = orthogonal(ahead, scale=lr * _RMS)
-    for names, step in zip(stacks.values(), steps, strict=True):
-        move(names, params, step, shrink=1 - lr * settings.adam.weight_decay)
+    for stack in stacks:
+        slope = together(stack.gradients)
+        stack.momentum.lerp_(slope, 1 - rates.memory)
+        ahead.append(slope.lerp_(stack.momentum, rates.memory))  # Nesterov
+    steps = orthogonal(ahead, scale=rates.scale)
+    for stack, step in zip(stacks, steps, strict=True):
+        move(stack.params, step, shrink=rates.shrink)
 
 
 def orthogonal(stacks: Sequence[Tensor], *, scale: float = 1.0) -> list[Tensor]:

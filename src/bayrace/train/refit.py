@@ -100,7 +100,9 @@ class _Part:
     def _means(self, place: int) -> Outputs:
         batch, _ = self.batch(place)
         outputs = evaluate(self.model, self.params, batch, stress=self.settings.stress)
-        return outputs._replace(energy_head=None, forces_head=None, stress_head=None, hidden=None)
+        return outputs._replace(
+            energy_head=None, forces_head=None, stress_head=None, last_features=None
+        )
 
     def loss(self, score: Likelihood, heads: Params, place: int) -> Tensor:
         batch, labels = self.batch(place)

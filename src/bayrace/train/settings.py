@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge
 
 from bayrace.train.monitors import MONITORS
 from bayrace.train.optim import Optimiser
@@ -18,8 +19,10 @@ _FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device"})
 class Rehearsal:
     """Of the first `known` training frames an epoch has only `take`, drawn anew each time."""
 
-    known: int
-    take: int
+    known: Annotated[int, Ge(0)]
+    """How many of the first training frames these are."""
+    take: Annotated[int, Ge(0)]
+    """How many of them an epoch has, drawn anew each time."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.take <= self.known:
@@ -37,11 +40,11 @@ class TrainSettings:
     valid_batch_size: int  # structures
     max_epochs: int
     max_time: float | None  # seconds of the whole run, resumed parts included
-    clip: float | None  # largest global norm of the gradient
+    max_gradient_norm: float | None  # largest global norm of the gradient
     ema: float | None  # decay of the moving average of the parameters
     valid_every: int  # epochs
     early_stopping: int | None  # validations without improvement
-    improvement: float  # relative change of the monitor that counts, for early stopping
+    min_improvement: float  # relative change of the monitor that counts, for early stopping
     monitor: str  # one of MONITORS
     stress: bool  # whether stress is predicted and trained
     checkpoint_every: float  # seconds between checkpoints within an epoch
@@ -54,7 +57,7 @@ class TrainSettings:
         for name in ("batch_size", "valid_batch_size", "max_epochs", "valid_every"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-        for name in ("max_time", "clip", "early_stopping", "edge_budget"):
+        for name in ("max_time", "max_gradient_norm", "early_stopping", "edge_budget"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name}={value}: must be positive, or None for no limit")

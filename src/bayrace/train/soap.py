@@ -83,7 +83,7 @@ def update(
             _first_bases(state, shape)
             continue
         step = _rotated_adam(settings.adam, state, shape, slope, count - 1)
-        move(names, params, step.mul_(lr), shrink=1 - lr * settings.adam.weight_decay)
+        move([params[name] for name in names], step.mul_(lr), shrink=1 - lr * settings.adam.weight_decay)
         if (count + turn) % EVERY == 0:  # not all shapes in the same step
             _follow(state, shape)
 

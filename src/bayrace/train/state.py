@@ -103,7 +103,7 @@ def load_last(folder: Path) -> tuple[Params, OptimiserState]:
     return checkpoint.group(tensors, "params"), checkpoint.group(tensors, "optimiser")
 
 
-def restore(
+def load_state(
     folder: Path, settings: TrainSettings, params: Params, identity: dict[str, Any]
 ) -> TrainState:
     """The state in last.ckpt, if it belongs to a run of the same `identity` and parameters.
@@ -168,8 +168,15 @@ def _fill(path: Path, tensors: dict[str, Tensor], group: str, target: dict[str, 
         value.copy_(stored[name])
 
 
+_RENAMED = {  # what checkpoints of 0.1 call settings
+    "settings.clip": "settings.max_gradient_norm",
+    "settings.improvement": "settings.min_improvement",
+}
+
+
 def _refuse_other_run(path: Path, stored: dict[str, Any], given: dict[str, Any]) -> None:
-    old, new = _flat(stored), _flat(given)
+    old = {_RENAMED.get(key, key): value for key, value in _flat(stored).items()}
+    new = _flat(given)
     changed = [
         f"{key} was {old.get(key)!r}, now {new.get(key)!r}"
         for key in sorted(old.keys() | new.keys())

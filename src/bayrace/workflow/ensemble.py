@@ -24,6 +24,7 @@ from bayrace.data.split import fingerprint
 from bayrace.evaluate.evaluation import Evaluation
 from bayrace.posterior.ensemble import Ensemble, EnsembleOptions
 from bayrace.potential.potential import Potential
+from bayrace.system.jobs import Outcome, Standing, run_jobs
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import Prepared
@@ -36,7 +37,7 @@ from bayrace.workflow.member import (
     look,
 )
 from bayrace.workflow.train import evaluate_sets, prepare, write_json
-from bayrace.workflow.workers import Job, Outcome, Standing, place_members, train_jobs
+from bayrace.workflow.workers import member_job, place_members
 
 _log = logging.getLogger(__name__)
 
@@ -106,26 +107,27 @@ def _train_members(
     configs = [member_config(config, index, threads=placement.threads) for index in range(members)]
     done = _finished(configs, ready) if resume else {}
     _make_folder(config, members, resume=resume)
+    left = [index for index in range(members) if index not in done]
     jobs = [
-        Job(
+        member_job(
             index,
-            each,
-            resume=resume and (Path(each.output) / LAST).is_file(),
+            configs[index],
+            resume=resume and (Path(configs[index].output) / LAST).is_file(),
             initial=None if initial is None else str(initial),
         )
-        for index, each in enumerate(configs)
-        if index not in done
+        for index in left
     ]
     earlier = dict.fromkeys(done, Outcome("finished"))
 
     def states(standing: Standing) -> tuple[MemberProgress, ...]:
-        outcomes = earlier | standing.outcomes
+        outcomes = earlier | {left[place]: each for place, each in standing.outcomes.items()}
+        running = {left[place]: process for place, process in standing.running.items()}
         return tuple(
-            look(index, each, pid=standing.running.get(index), outcome=outcomes.get(index))
+            look(index, each, pid=running.get(index), outcome=outcomes.get(index))
             for index, each in enumerate(configs)
         )
 
-    standing = train_jobs(
+    standing = run_jobs(
         jobs,
         placement=placement,
         watch=lambda standing: how.observer(states(standing)),

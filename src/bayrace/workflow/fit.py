@@ -16,8 +16,6 @@ from bayrace.data.read import Frame
 from bayrace.posterior.method import FitTask, PosteriorMethod
 from bayrace.train.callbacks import Callbacks
 
-Watch = Callbacks
-
 
 @dataclass(frozen=True, eq=False)
 class Splits:

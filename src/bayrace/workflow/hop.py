@@ -8,11 +8,11 @@ Results do not depend on the number of processes or on the size of groups.
 from __future__ import annotations
 
 import json
-import multiprocessing
+import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +22,13 @@ from bayrace.simulate.hopping.learnt import LearntSurfaces
 from bayrace.simulate.hopping.surfaces import Array, Whole
 from bayrace.simulate.hopping.swarm import DRIFTED, UNTRUSTED, HopSettings, begin, run
 from bayrace.simulate.stop import StopRule
-from bayrace.system.process import settle
+from bayrace.system.child import do_task
+from bayrace.system.jobs import Job, Placement, Standing, run_jobs
+from bayrace.system.process import tune_process
 from bayrace.train.checkpoint import write_atomically
+
+_MODULE = "bayrace.workflow.hop"
+_GEOMETRY, _STARTS = ("numbers", "positions", "cell", "pbc"), ("positions", "velocities")
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +116,7 @@ def run_swarm(
             finished += 1
             tell(finished, len(groups))
     elif missing:
-        context = multiprocessing.get_context("spawn")  # torch and fork do not go together
-        with ProcessPoolExecutor(min(workers, len(missing)), mp_context=context) as pool:
-            jobs = [pool.submit(_run_group, plan, members, path) for members, path in missing]
-            for job in as_completed(jobs):
-                job.result()
-                finished += 1
-                tell(finished, len(groups))
+        _run_in_processes(plan, missing, workers, lambda ended: tell(finished + ended, len(groups)))
     return gather(files)
 
 
@@ -150,9 +149,81 @@ def gather(files: Sequence[Path]) -> SwarmResult:
     )
 
 
-def _run_group(plan: SwarmPlan, members: range, path: Path) -> None:
-    """Some trajectories from beginning to end, and their file."""
-    settle()
+def _run_in_processes(
+    plan: SwarmPlan,
+    missing: Sequence[tuple[range, Path]],
+    workers: int,
+    ended: Callable[[int], None],
+) -> None:
+    """Groups in processes side by side; `ended` hears how many there have been."""
+    jobs = [
+        Job(f"trajectories {members.start} to {members.stop}", _MODULE, _task(plan, members, path))
+        for members, path in missing
+    ]
+    placement = Placement(((),) * min(workers, len(jobs)), threads=None)
+    heard = 0
+
+    def watch(standing: Standing) -> None:
+        nonlocal heard
+        if len(standing.outcomes) > heard:
+            heard = len(standing.outcomes)
+            ended(heard)
+
+    for place, outcome in run_jobs(jobs, placement=placement, watch=watch).outcomes.items():
+        if outcome.state != "finished":
+            raise ValueError(f"{jobs[place].name}: {outcome.error}")
+
+
+def _task(plan: SwarmPlan, members: range, path: Path) -> dict[str, Any]:
+    """A group of a plan for another process."""
+    frame = {name: getattr(plan.frame, name).tolist() for name in _GEOMETRY}
+    starts = {name: getattr(plan, name)[members.start : members.stop].tolist() for name in _STARTS}
+    return {
+        **{name: getattr(plan, name) for name in ("models", "diabatic", "state", "record_every")},
+        **starts,
+        "frame": frame | {"source": plan.frame.source, "index": plan.frame.index},
+        "settings": asdict(plan.settings),
+        "rule": None if plan.rule is None else asdict(plan.rule),
+        "first": members.start,
+        "path": str(path),
+    }
+
+
+def do_group(task: dict[str, Any], stop: Callable[[], bool]) -> bool:
+    """The group that a task describes; False where `stop` ended it, and nothing is left of it."""
+    width = task["settings"]["width"]
+    settings = task["settings"] | {"width": tuple(width) if isinstance(width, list) else width}
+    geometry: dict[str, Any] = {name: np.array(task["frame"][name]) for name in _GEOMETRY}
+    labels: dict[str, Any] = dict.fromkeys(("energy", "forces", "stress"))
+    whence: dict[str, Any] = {"source": task["frame"]["source"], "index": task["frame"]["index"]}
+    plan = SwarmPlan(
+        models=tuple(task["models"]),
+        diabatic=task["diabatic"],
+        frame=Frame(**geometry, **labels, **whence, config_type="Default", weight=1.0),
+        positions=np.array(task["positions"]),
+        velocities=np.array(task["velocities"]),
+        state=task["state"],
+        settings=HopSettings(**settings),
+        rule=None if task["rule"] is None else StopRule(**task["rule"]),
+        record_every=task["record_every"],
+    )
+    members = range(len(plan.positions))
+    return _run_group(plan, members, Path(task["path"]), first=task["first"], stop=stop)
+
+
+def _run_group(
+    plan: SwarmPlan,
+    members: range,
+    path: Path,
+    *,
+    first: int = 0,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Some trajectories from beginning to end, and their file; False where `stop` ended it.
+
+    `first` is the number in the whole swarm of the first trajectory of the plan.
+    """
+    tune_process()
     states = States.load(plan.models, diabatic=plan.diabatic)
     surfaces = LearntSurfaces(states, plan.frame, plan.rule)
     rows, masses = np.array(members), surfaces.masses
@@ -162,11 +233,13 @@ def _run_group(plan: SwarmPlan, members: range, path: Path) -> None:
         plan.velocities[rows],
         masses,
         np.full(len(rows), plan.state),
-        index=rows,
+        index=first + rows,
     )
     records, latest = [swarm], swarm
     drift, hops, before = np.zeros(len(rows)), np.zeros(len(rows), dtype=np.int64), swarm.active
     for latest in run(surfaces, swarm, masses, plan.settings):
+        if stop():
+            return False
         drift = np.maximum(drift, np.abs(latest.total_energy(masses) - latest.start_energy))
         hops += latest.active != before
         before = latest.active
@@ -184,6 +257,7 @@ def _run_group(plan: SwarmPlan, members: range, path: Path) -> None:
         "hops": hops,
     }
     _save(path, arrays)
+    return True
 
 
 def _save(path: Path, arrays: dict[str, Array | Whole]) -> None:
@@ -194,6 +268,12 @@ def _save(path: Path, arrays: dict[str, Array | Whole]) -> None:
     write_atomically(path, kept.getvalue())
 
 
+def _told(rule: StopRule) -> dict[str, str]:
+    """A rule as files of plans tell it, which keep the names of 0.1."""
+    names = {"max_force_error": "bound", "over_atoms": "over"}
+    return {names.get(name, name): repr(value) for name, value in asdict(rule).items()}
+
+
 def _same_plan(plan: SwarmPlan, path: Path) -> None:
     """Refuse to mix trajectories of different plans in one folder."""
     told = {
@@ -201,7 +281,7 @@ def _same_plan(plan: SwarmPlan, path: Path) -> None:
         "diabatic": plan.diabatic,
         "state": plan.state,
         "settings": {k: repr(v) for k, v in asdict(plan.settings).items()},
-        "rule": None if plan.rule is None else {k: repr(v) for k, v in asdict(plan.rule).items()},
+        "rule": None if plan.rule is None else _told(plan.rule),
         "record_every": plan.record_every,
         "start": [len(plan.positions), float(plan.positions.sum()), float(plan.velocities.sum())],
     }
@@ -213,3 +293,7 @@ def _same_plan(plan: SwarmPlan, path: Path) -> None:
             )
         return
     write_atomically(path, (json.dumps(told, indent=1) + "\n").encode())
+
+
+if __name__ == "__main__":
+    sys.exit(do_task(do_group))

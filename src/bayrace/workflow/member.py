@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bayrace.config import Config, plain_values_of
+from bayrace.config.renamed import new_names
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential, PotentialError
+from bayrace.system.jobs import Outcome
 from bayrace.train.state import HISTORY
 from bayrace.workflow.folder import MODEL, TEST
-from bayrace.workflow.workers import Outcome
 
 _TAIL = 2**14  # bytes that hold the last line of a history
 _FREE = ("threads", "device", "checkpoint_every")  # of `train`: change nothing that was learnt
@@ -100,6 +101,7 @@ def load_member(path: str, index: int) -> Potential:
 
 
 def _binding(config: Mapping[str, Any]) -> dict[str, Any]:
+    config = new_names(config)  # of an earlier version
     train = {key: value for key, value in config["train"].items() if key not in _FREE}
     return {**config, "train": train, "output": None}
 

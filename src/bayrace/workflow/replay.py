@@ -19,7 +19,7 @@ from bayrace.data.split import frame_hashes, geometry_fingerprint
 from bayrace.evaluate.metrics.accuracy import accuracy
 from bayrace.potential.potential import Potential
 from bayrace.select.acquire import Acquisition
-from bayrace.select.acquire.interface import Over
+from bayrace.select.acquire.interface import OverAtoms
 from bayrace.select.scan import Scanning
 from bayrace.select.select import LEARNT, select
 from bayrace.workflow.replay_results import (
@@ -47,8 +47,8 @@ class Plan:
     train: Sequence[Frame]  # what the potential has learnt from
     tests: Mapping[str, Sequence[Frame]] = field(default_factory=dict)  # never chosen from
     holdout: float = 1 / 3  # of each pool, for its test; 0: what was not chosen
-    over: Over = "mean"  # see `select`
-    apart: float | None = None  # see `select`
+    over_atoms: OverAtoms = "mean"  # see `select`
+    min_distance: float | None = None  # see `select`
     ways: Mapping[str, Acquisition] = field(default_factory=dict)  # with options, by their names
 
     def cells(self) -> list[Cell]:
@@ -154,8 +154,8 @@ def choose(
             budget=cell.budget,
             seen=seen,
             seed=cell.seed,
-            apart=plan.apart,
-            scanning=Scanning(over=plan.over),
+            min_distance=plan.min_distance,
+            scanning=Scanning(over_atoms=plan.over_atoms),
         )
         if len(selection.indices) < cell.budget:
             raise DataError(
@@ -203,7 +203,7 @@ def _check(plan: Plan) -> None:
     for name, frames in plan.pools.items():
         bare = [frame for frame in frames if frame.energy is None and frame.forces is None]
         if bare:
-            raise DataError(f"{name}: {bare[0].label} has no labels; a replay needs them")
+            raise DataError(f"{name}: {bare[0].origin} has no labels; a replay needs them")
         most, count = max(plan.budgets), len(frames) - round(plan.holdout * len(frames))
         if most > count:
             raise DataError(

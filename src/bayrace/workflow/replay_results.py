@@ -54,7 +54,7 @@ class CellResult:
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedStatistics:
     """A number over several seeds."""
 
     mean: float
@@ -62,9 +62,9 @@ class Spread:
     count: int
 
     @staticmethod
-    def of(values: Sequence[float]) -> Spread:
+    def of(values: Sequence[float]) -> SeedStatistics:
         """Mean and standard deviation, that of the population estimated."""
-        return Spread(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+        return SeedStatistics(mean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
 def store(folder: Path, result: CellResult, identity: str) -> None:
@@ -94,14 +94,14 @@ def find(folder: Path, cell: Cell, identity: str) -> CellResult | None:
 
 def summary(
     results: Sequence[CellResult], quantity: str, *, kind: str = "rmse"
-) -> dict[str, dict[tuple[str, int], Spread]]:
+) -> dict[str, dict[tuple[str, int], SeedStatistics]]:
     """Means over seeds by test set and (acquisition, budget), in the order of the results."""
     return _spreads(results, lambda result, name: _error(result, name, quantity, kind))
 
 
 def relative(
     results: Sequence[CellResult], quantity: str, *, to: str = "random", kind: str = "rmse"
-) -> dict[str, dict[tuple[str, int], Spread]]:
+) -> dict[str, dict[tuple[str, int], SeedStatistics]]:
     """Errors as fractions of those of another acquisition, of the same budget, seed and test set.
 
     Pairs share what they are tested on, so their ratio varies less than either error.
@@ -117,7 +117,7 @@ def relative(
     return _spreads([r for r in results if r.cell.acquisition not in (START, NOTHING)], ratio)
 
 
-def _spreads(results: Sequence[CellResult], number: Any) -> dict[str, dict[Any, Spread]]:
+def _spreads(results: Sequence[CellResult], number: Any) -> dict[str, dict[Any, SeedStatistics]]:
     values: dict[str, dict[tuple[str, int], list[float]]] = {}
     for result in results:
         for name in result.errors:
@@ -126,7 +126,7 @@ def _spreads(results: Sequence[CellResult], number: Any) -> dict[str, dict[Any, 
                 key = (result.cell.acquisition, result.cell.budget)
                 values.setdefault(name, {}).setdefault(key, []).append(value)
     return {
-        name: {key: Spread.of(numbers) for key, numbers in found.items()}
+        name: {key: SeedStatistics.of(numbers) for key, numbers in found.items()}
         for name, found in values.items()
     }
 

@@ -28,13 +28,14 @@ from bayrace.config.search import RangeConfig, SearchConfig, value_of, with_valu
 from bayrace.data.frame import DataError, Frame
 from bayrace.data.read import read_frames, split_isolated
 from bayrace.potential.potential import Potential
+from bayrace.system.jobs import Placement, run_jobs
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.train.state import HISTORY
 from bayrace.workflow.folder import MODEL, locked
 from bayrace.workflow.prepare import read_splits
 from bayrace.workflow.search_pruner import Pruner
 from bayrace.workflow.search_score import Judgement, judge
-from bayrace.workflow.workers import Job, Placement, place_members, train_jobs
+from bayrace.workflow.workers import member_job, place_members
 
 BEST, RESULTS, STUDY = "best.yaml", "trials.json", "study.db"
 _STARTUP = 4  # trials before any is pruned
@@ -63,7 +64,7 @@ class SearchResult:
 
 
 @dataclass
-class SearchWatch:
+class SearchObserver:
     """Who hears of trials, and who may end the search."""
 
     told: Callable[[Found], None] = lambda _: None
@@ -72,7 +73,7 @@ class SearchWatch:
 
 
 def search(
-    config: Config, search: SearchConfig, raw: Mapping[str, Any], *, watch: SearchWatch
+    config: Config, search: SearchConfig, raw: Mapping[str, Any], *, watch: SearchObserver
 ) -> SearchResult:
     """Try points until there are enough; goes on where an earlier call ended."""
     folder = Path(config.output)
@@ -86,7 +87,7 @@ def search(
             run.enqueue(config)
         with ThreadPoolExecutor(len(placement.slots)) as pool:
             slots = [Placement((slot,), placement.threads) for slot in placement.slots]
-            for done in [pool.submit(run.work, slot) for slot in slots]:
+            for done in [pool.submit(run.try_points, slot) for slot in slots]:
                 done.result()
         return _conclude(study, raw, folder, interrupted=watch.stop())
 
@@ -119,7 +120,7 @@ class _Run:
     folder: Path
     study: optuna.Study
     frames: _Frames
-    watch: SearchWatch
+    watch: SearchObserver
     lock: threading.Lock = field(default_factory=threading.Lock)
     taken: set[int] = field(default_factory=set)
 
@@ -133,7 +134,7 @@ class _Run:
         for point in points:
             self.study.enqueue_trial(point)
 
-    def work(self, slot: Placement) -> None:
+    def try_points(self, slot: Placement) -> None:
         """Trials one after another until there are enough."""
         while (trial := self.next()) is not None:
             try:
@@ -200,8 +201,8 @@ class _Run:
         def stop() -> bool:
             return self.watch.stop() or (pruner is not None and pruner.hopeless())
 
-        job = Job(0, config, resume=(folder / LAST).is_file())
-        standing = train_jobs([job], placement=slot, watch=lambda _: None, stop=stop)
+        job = member_job(0, config, resume=(folder / LAST).is_file())
+        standing = run_jobs([job], placement=slot, stop=stop)
         outcome = standing.outcomes.get(0)
         if self.watch.stop() and (outcome is None or outcome.state != "finished"):
             raise _StoppedError

@@ -74,7 +74,7 @@ def fit(
     config = posterior_config(known, posterior, overrides)
     with tempfile.TemporaryDirectory(prefix="bayrace-") as scratch:
         where = Path(scratch if folder is None else folder)
-        made = run.refit(known, config, folder=where, resume=resume, watch=callbacks)
+        made = run.fit_posterior(known, config, folder=where, resume=resume, callbacks=callbacks)
     if made is None:
         raise KeyboardInterrupt(f"{posterior}: stopped; continue with folder=... and resume=True")
     return made
@@ -147,6 +147,6 @@ def train_any(
         initial=None if initial is None else Potential.load(initial),
         resume=resume,
         overwrite=overwrite and not resume,
-        watch=callbacks or Callbacks(stop=how.stop),
+        callbacks=callbacks or Callbacks(stop=how.stop),
     )
     return None if single.fit.reason == "interrupted" else single.potential

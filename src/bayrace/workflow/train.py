@@ -34,6 +34,7 @@ from bayrace.posterior import POSTERIORS
 from bayrace.posterior.method import FitTask, Fitted
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
+from bayrace.train.callbacks import Callbacks as Callbacks
 from bayrace.train.checkpoint import write_atomically
 from bayrace.train.loop import FitResult, fit
 from bayrace.train.refit import refit_noise
@@ -41,7 +42,6 @@ from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import (
     Prepared,
     Splits,
-    Watch,
     fit_task,
     posterior_method,
 )
@@ -77,19 +77,19 @@ def train(
     initial: Potential | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
     patience: float = 0.0,
 ) -> RunResult:
     """Train, write the folder `config.output`, and evaluate on the test data.
 
     `initial` is a potential whose network is trained further, with its references and statistics.
-    `overwrite` removes the files of an earlier run; `resume` continues it. `watch` hears of it and
-    may end it. `patience`: how many seconds to wait for another process that trains in the folder.
+    `overwrite` removes the files of an earlier run; `resume` continues it. `callbacks` hear of it
+    and may end it. `patience`: seconds to wait for another process that trains in the folder.
     """
     check_folder(config, resume=resume, overwrite=overwrite)
     with locked(Path(config.output), patience=patience):
         check_folder(config, resume=resume, overwrite=overwrite)  # nobody can change it any more
-        return _train(config, prepared, initial, resume=resume, watch=watch or Watch())
+        return _train(config, prepared, initial, resume=resume, callbacks=callbacks or Callbacks())
 
 
 def _train(
@@ -98,7 +98,7 @@ def _train(
     initial: Potential | None,
     *,
     resume: bool,
-    watch: Watch,
+    callbacks: Callbacks,
 ) -> RunResult:
     if config.train.threads is not None:
         torch.set_num_threads(config.train.threads)
@@ -106,7 +106,7 @@ def _train(
     folder = _make_folder(config, resume=resume)
     start = None if initial is None else _mean_weights(initial, train_settings(config).device)
     posterior, fitted = _train_posterior(
-        config, ready, folder, start=start, resume=resume, watch=watch
+        config, ready, folder, start=start, resume=resume, callbacks=callbacks
     )
     potential = make_potential(config, ready, fitted, posterior)
     if fitted.reason != "interrupted":
@@ -126,7 +126,7 @@ def _train_posterior(
     *,
     start: Params | None,
     resume: bool,
-    watch: Watch,
+    callbacks: Callbacks,
 ) -> tuple[Posterior, FitResult]:
     """Train the network, from `start` if given, and fit the posterior of the configuration."""
     method = posterior_method(config)
@@ -135,7 +135,7 @@ def _train_posterior(
             f"posterior: {method.name} is several runs; train it with `bayrace train` or "
             "bayrace.workflow.ensemble.train_members"
         )
-    task = replace(fit_task(config, ready, start, folder=folder, calls=watch), resume=resume)
+    task = replace(fit_task(config, ready, start, folder=folder, calls=callbacks), resume=resume)
     if method.trains == "itself":
         return _both(method.fit(task))
     recorder = method.recorder(folder / method.name)
@@ -203,19 +203,19 @@ def _with_refitted_noise(task: FitTask, config: Config, fitted: FitResult) -> Fi
     return replace(fitted, params=params)
 
 
-def refit(
+def fit_posterior(
     potential: Potential,
     config: Config,
     *,
     prepared: Prepared | None = None,
     folder: Path,
     resume: bool = False,
-    watch: Watch | None = None,
+    callbacks: Callbacks | None = None,
 ) -> Potential | None:
     """The potential with the posterior `config.posterior` fitted to its weights and data.
 
-    What trains (SWAG, IVON) does so in `folder`. None if `watch.stop` ended it; resume it then. A
-    calibration belongs to the posterior it was fitted to, and is fitted anew.
+    What trains (SWAG, IVON) does so in `folder`. None if `callbacks.stop` ended it; resume it then.
+    A calibration belongs to the posterior it was fitted to, and is fitted anew.
     """
     if not POSTERIORS.find(potential.posterior.name).keeps_weights:
         raise ConfigError(
@@ -230,7 +230,7 @@ def refit(
             "trained on; restore the files, or name them with -s data.train=..."
         )
     weights = _mean_weights(potential, str(potential.device))
-    task = fit_task(config, ready, weights, folder=folder, calls=watch or Watch())
+    task = fit_task(config, ready, weights, folder=folder, calls=callbacks or Callbacks())
     posterior, tail = posterior_method(config).fit(replace(task, resume=resume))
     if posterior is None or (tail is not None and tail.reason == "interrupted"):
         return None

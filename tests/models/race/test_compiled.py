@@ -69,7 +69,7 @@ def numbers(outputs: Outputs) -> list[Tensor]:
 
 def objective(outputs: Outputs) -> Tensor:
     """Depends on everything but the hidden numbers, and not linearly."""
-    values = numbers(outputs._replace(hidden=None))
+    values = numbers(outputs._replace(last_features=None))
     return torch.stack([(value.double() + 0.3).square().sum() for value in values]).sum()
 
 
@@ -142,7 +142,7 @@ def test_any_structure(atoms: int, seed: int, periodic: bool) -> None:
     frame = random_frame(ELEMENTS, atoms, seed=seed, cell=cell, apart=1.2)
     batch, params = graph_of(fast, frame), fast.init(seed, dtype=torch.float64)
     one, other = (
-        evaluate(model, params, batch, stress=periodic)._replace(hidden=None)
+        evaluate(model, params, batch, stress=periodic)._replace(last_features=None)
         for model in (fast, plain)
     )
     for value, expected in zip(one, other, strict=True):
@@ -184,8 +184,10 @@ def test_several_gradients_at_once() -> None:
             outputs.forces, every, rows, is_grads_batched=True, **options
         )
         same(list(together), [torch.stack(each) for each in zip(*one_by_one, strict=True)], 1e-12)
-        assert outputs.hidden is not None
-        hidden = torch.autograd.grad(outputs.hidden.square().sum(), every, materialize_grads=True)
+        assert outputs.last_features is not None
+        hidden = torch.autograd.grad(
+            outputs.last_features.square().sum(), every, materialize_grads=True
+        )
         found.append([*together, *hidden])
     same(*found, 1e-12)
 

@@ -10,7 +10,7 @@ from annotated_types import Gt
 from torch import Tensor
 
 from bayrace.core.prediction import Prediction
-from bayrace.select.acquire.interface import Needs, Over, Pick, Pool, descending
+from bayrace.select.acquire.interface import Needs, OverAtoms, Pick, Pool, descending
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Tallest:
     factor: Annotated[float, Gt(0)] = 1.0
     """What energies are multiplied by."""
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:
         return {"height": self.factor * prediction.energy.mean}
 
     def order(self, pool: Pool, *, seed: int) -> Iterator[Pick]:

@@ -30,19 +30,22 @@ pytest.importorskip("distributed")
 from bayrace.cli.main import app
 from bayrace.config.load import ConfigError, make_section
 from bayrace.config.loop import LoopConfig, StopConfig
+from bayrace.config.renamed import old_names
 from bayrace.data.embedded import embedded
 from bayrace.data.frame import DataError
 from bayrace.label.store import LabelStore
 from bayrace.potential.potential import Potential
-from bayrace.report.round import Round
+from bayrace.report.round import Round, RunSummary
 from bayrace.workflow.folder import locked
+from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.rounds import Ended, certain, enough, nothing_chosen, run_loop
 from bayrace.workflow.loop.state import State
-from bayrace.workflow.loop.watch import LoopWatch
+from bayrace.workflow.loop.steps import Chosen, Explored, Labelled, Scored, Step, Trained
 
 COUNTING = Path(__file__).parents[2] / "label" / "counting.py"
 STEPS = ["explore", "select", "label", "train", "evaluate"]
 Settings = Callable[..., dict[str, Any]]
+RUN = RunSummary("a", 300.0, 0, "uncertain", "", 5, 10.0, 0.1, None, uncertain=True, visits=1)
 
 
 def cluster(seed: int, *, amount: float) -> Atoms:
@@ -91,9 +94,9 @@ def settings(data: Path, log: Path, tmp_path: Path) -> Settings:
                 "steps": 30,
                 "every": 10,
                 "workers": 1,
-                "rule": {"bound": 0.05, "probability": 0.01},
+                "rule": {"max_force_error": 0.05, "probability": 0.01},
             },
-            "select": {"by": "variance", "budget": 4, "valid": 0.25, "apart": 0.001},
+            "select": {"by": "variance", "budget": 4, "valid": 0.25, "min_distance": 0.001},
             "oracle": {
                 "kind": "ase",
                 "ase": {"calculator": f"{COUNTING}:Counting", "arguments": arguments},
@@ -117,15 +120,15 @@ def lines(log: Path) -> Counter[str]:
     return Counter(line.split()[0] for line in log.read_text("utf-8").splitlines())
 
 
-class Heard(LoopWatch):
+class Heard(LoopObserver):
     """Remembers which steps were done and which were found."""
 
     def __init__(self) -> None:
         self.done: list[tuple[int, str]] = []
         self.found: list[tuple[int, str]] = []
 
-    def ends(self, number: int, step: str, result: Any, seconds: float | None) -> None:
-        (self.found if seconds is None else self.done).append((number, step))
+    def ends(self, number: int, result: Step, seconds: float | None) -> None:
+        (self.found if seconds is None else self.done).append((number, result.name))
 
 
 def test_two_rounds(settings: Settings, log: Path, tmp_path: Path) -> None:
@@ -144,9 +147,9 @@ def test_two_rounds(settings: Settings, log: Path, tmp_path: Path) -> None:
     for each in ended.rounds[1:]:
         assert len(each.runs) == 4
         assert each.calls == 4 * each.number
-        assert {pick["use"] for pick in each.chosen} == {"training", "validation"}
-        assert {pick["by"] for pick in each.chosen} == {"variance-force", "variance-energy"}
-        assert each.chosen[0]["forces_rmse"] > 0
+        assert {pick.use for pick in each.chosen} == {"training", "validation"}
+        assert {pick.by for pick in each.chosen} == {"variance-force", "variance-energy"}
+        assert each.chosen[0].forces_rmse > 0
     content = json.loads((folder / "rounds.json").read_text("utf-8"))
     assert content["reason"] == ended.reason
     assert [each["labels"] for each in content["rounds"]] == [0, 4, 8]
@@ -190,7 +193,7 @@ def test_labels_reach_the_training_as_they_are(settings: Settings, tmp_path: Pat
 
 
 def test_exploration_goes_on_from_labels(settings: Settings, tmp_path: Path) -> None:
-    ended = run(settings(explore={"onward": 0.5}))
+    ended = run(settings(explore={"restart_fraction": 0.5}))
     assert all(start.startswith("round-00/train.traj") for start in starts(ended.rounds[1]))
     given, new = starts(ended.rounds[2])
     assert given.startswith("round-00/train.traj")
@@ -206,16 +209,30 @@ def test_a_loop_begun_before_a_setting_existed_goes_on(settings: Settings, tmp_p
     run(raw)
     with closing(sqlite3.connect(tmp_path / "loop" / "loop.sqlite")) as connection, connection:
         known = json.loads(connection.execute("SELECT content FROM loop_settings").fetchone()[0])
-        del known["explore"]["onward"]
+        del known["explore"]["restart_fraction"]
         connection.execute("UPDATE loop_settings SET content = ?", (json.dumps(known),))
     assert run(raw).reason == "0 rounds are done"
     with pytest.raises(DataError, match="other settings of explore;"):
-        run(settings(explore={"onward": 0.5}))
+        run(settings(explore={"restart_fraction": 0.5}))
+
+
+def test_a_loop_begun_under_old_names_goes_on(settings: Settings, tmp_path: Path) -> None:
+    raw = settings(stop={"rounds": 0})
+    run(raw)
+    with closing(sqlite3.connect(tmp_path / "loop" / "loop.sqlite")) as connection, connection:
+        known = json.loads(connection.execute("SELECT content FROM loop_settings").fetchone()[0])
+        earlier = old_names(known)
+        assert {"bound", "over"} <= earlier["explore"]["rule"].keys()
+        connection.execute("UPDATE loop_settings SET content = ?", (json.dumps(earlier),))
+    assert run(raw).reason == "0 rounds are done"
+    assert run(old_names(raw)).reason == "0 rounds are done"
+    with pytest.raises(DataError, match="other settings of explore;"):
+        run(settings(explore={"min_steps": 3}))
 
 
 def starts(finished: Round) -> list[str]:
     """What the runs of a round began from."""
-    return list(dict.fromkeys(each["start"] for each in finished.runs))
+    return list(dict.fromkeys(each.start for each in finished.runs))
 
 
 def test_an_existing_potential_and_random_choice(settings: Settings, tmp_path: Path) -> None:
@@ -226,7 +243,7 @@ def test_an_existing_potential_and_random_choice(settings: Settings, tmp_path: P
     ended = run(raw | {"potential": str(first.model), "stop": {"rounds": 1}})
     assert ended.rounds[0].errors == first.rounds[0].errors
     assert ended.rounds[1].labels == 4
-    assert {pick["by"] for pick in ended.rounds[1].chosen} == {"random"}
+    assert {pick.by for pick in ended.rounds[1].chosen} == {"random"}
     with pytest.raises(ConfigError, match=r"train.*of no use with potential"):
         run(settings(potential=str(first.model)))
 
@@ -300,7 +317,7 @@ class TestStop:
         assert enough([replace(untested, newest=None)], StopConfig(error=9.0)) is None
 
     def test_after_an_exploration(self) -> None:
-        runs = [{"uncertain": number == 0} for number in range(4)]
+        runs = [replace(RUN, uncertain=number == 0) for number in range(4)]
         assert certain(runs, StopConfig()) is None
         assert certain(runs[1:], StopConfig()) is not None
         assert "only 1 of 4" in str(certain(runs, StopConfig(uncertain=0.25)))
@@ -315,10 +332,10 @@ def test_the_budget_is_kept_to_the_label(settings: Settings, log: Path) -> None:
 
 
 def test_certain_exploration_ends_it(settings: Settings, log: Path) -> None:
-    ended = run(settings(explore={"rule": {"bound": 50.0, "probability": 0.9}}))
+    ended = run(settings(explore={"rule": {"max_force_error": 50.0, "probability": 0.9}}))
     assert ended.reason == "exploration is certain: none of 4 runs met an uncertain structure"
     assert [each.number for each in ended.rounds] == [0, 1]
-    assert {each["reason"] for each in ended.rounds[1].runs} == {"finished"}
+    assert {each.reason for each in ended.rounds[1].runs} == {"finished"}
     assert not log.exists()
     assert Potential.load(ended.model).fingerprint
 
@@ -337,8 +354,9 @@ def test_steps_stay_in_order_when_the_clock_goes_back(
 ) -> None:
     state, clock = State(tmp_path / "s.sqlite"), iter((3e9, 2e9, 1e9, 4e9, 5e8))
     monkeypatch.setattr(time, "time", lambda: next(clock))
-    for step in STEPS:
-        state.record(1, step, {}, seconds=0.0)
+    results = (Explored(()), Chosen(), Labelled((), (), None, (), 0), Trained(1, 1), Scored({}))
+    for result in results:
+        state.record(1, result, seconds=0.0)
     assert list(state.seconds(1)) == STEPS
 
 
@@ -375,12 +393,59 @@ def test_what_is_needed_later_is_looked_at_first(
 def test_a_step_is_done_once(tmp_path: Path) -> None:
     state, done = State(tmp_path / "s.sqlite"), []
     for _ in range(2):
-        result, _ = state.once(1, "label", lambda: done.append(1) or {"a": (1, 2)})
-        assert result == {"a": [1, 2]}
+        result, _ = state.once(1, Trained, lambda: done.append(1) or Trained(3, 2))
+        assert result == Trained(3, 2)
     assert done == [1]
     with pytest.raises(ZeroDivisionError):
-        state.once(1, "train", lambda: 1 / 0)
-    assert state.result(1, "train") is None
+        state.once(1, Scored, lambda: 1 / 0)
+    assert state.result(1, Scored) is None
+
+
+EARLIER = {  # as loops of 0.1 recorded them; "apart" came later, and so may other keys
+    Explored: {
+        "runs": [
+            {"start": "a.xyz, frame 0", "temperature": 300.0, "seed": 7}
+            | {"reason": "uncertain", "message": "step 5: ...", "steps": 5, "time": 2.5}
+            | {"forces_std": 0.4, "risk": None, "uncertain": True, "visits": 3, "gone": 1}
+        ]
+    },
+    Chosen: {
+        "chosen": [
+            {"why": "w", "by": "bald-ef", "score": 1.5, "start": "a.xyz, frame 0"}
+            | {"temperature": 300.0, "step": 5, "time": 2.5, "forces_std": 0.4, "risk": 0.2}
+        ],
+        "skipped": {"copies": 2},
+        "pool": 9,
+    },
+    Labelled: {
+        "uses": ["training", "failed"],
+        "failures": ["no"],
+        "newest": {"forces_rmse": 0.1},
+        "forces_rmse": [0.1, None],
+        "calls": 3,
+    },
+    Trained: {"train": 20, "valid": 4},
+    Scored: {"hot": {"forces_rmse": 0.3, "energy_rmse": None}},
+}
+
+
+@pytest.mark.parametrize("step", EARLIER, ids=lambda step: step.name)
+def test_steps_of_earlier_loops_are_read(step: type[Step], tmp_path: Path) -> None:
+    state, content = State(tmp_path / "s.sqlite"), EARLIER[step]
+    with closing(sqlite3.connect(tmp_path / "s.sqlite")) as connection, connection:
+        row = (1, step.name, json.dumps(content), 0.0, 1.0)
+        connection.execute("INSERT INTO loop_steps VALUES (?, ?, ?, ?, ?)", row)
+    found = state.result(1, step)
+    assert isinstance(found, step)
+    state.record(2, found, seconds=0.0)
+    assert state.result(2, step) == found
+    written, told = found.to_json(), json.loads(json.dumps(content).replace(', "gone": 1', ""))
+    kept = {name: written[name] for name in told}
+    if step is Chosen:
+        kept["chosen"] = [
+            {k: v for k, v in pick.items() if v not in ("", None)} for pick in kept["chosen"]
+        ]
+    assert json.loads(json.dumps(kept)) == told
 
 
 @pytest.mark.parametrize(
@@ -389,7 +454,7 @@ def test_a_step_is_done_once(tmp_path: Path) -> None:
         ({"explore": {"temperature": [300]}}, r"explore.temperature.*temperatures"),
         ({"select": {"by": "bold"}}, "select.by"),
         ({"rounds": 3}, "rounds"),
-        ({"explore": {"every": 12}}, "no multiple of look_every 5"),
+        ({"explore": {"every": 12}}, "no multiple of uncertainty_every 5"),
         ({"stop": {"rounds": None}}, "or it may never end"),
         ({"data": None}, "give data.train, or a potential"),
         ({"select": {"by": "bald-ef"}}, "posterior point has but one"),
@@ -479,7 +544,7 @@ def test_killed_again_and_again(
 
 def test_runs_that_stop_at_once_are_learnt_from(settings: Settings, tmp_path: Path) -> None:
     """All that was met is nearer to known structures than `apart`, and uncertain all the same."""
-    ended = run(settings(select={"apart": 1.0}, stop={"rounds": 1}))
+    ended = run(settings(select={"min_distance": 1.0}, stop={"rounds": 1}))
     assert ended.reason == "1 rounds are done"
     assert not ended.problem
     assert ended.rounds[-1].labels > 0
@@ -488,18 +553,24 @@ def test_runs_that_stop_at_once_are_learnt_from(settings: Settings, tmp_path: Pa
 
 
 def test_an_exploration_that_fails_is_no_good_end() -> None:
-    lost = [{"uncertain": True, "time": 10.0}, {"uncertain": False, "time": 7.5}]
+    lost = [RUN, replace(RUN, uncertain=False, time=7.5)]
     ending = nothing_chosen(lost, {"like a training structure": 8}, pool=8)
     assert ending.verdict == "bad"
     assert "1 of 2 runs became uncertain or flew apart (the longest lasted 10 fs)" in ending.reason
     assert "like a training structure: 8" in ending.reason
-    assert "explore.rule.bound" in ending.reason
+    assert "explore.rule.max_force_error" in ending.reason
     assert nothing_chosen(lost[1:], {"repeated": 1}, pool=1).verdict == "good"
 
 
 def test_giving_up_is_seen(settings: Settings, tmp_path: Path) -> None:
     """Every run flies apart before its first look: there is nothing but the known starts."""
-    hot = {"temperatures": [300], "timestep": 500.0, "every": 10, "look_every": 10, "rule": None}
+    hot = {
+        "temperatures": [300],
+        "timestep": 500.0,
+        "every": 10,
+        "uncertainty_every": 10,
+        "rule": None,
+    }
     raw = settings(explore=hot)
     ended = run(raw)
     assert ended.problem

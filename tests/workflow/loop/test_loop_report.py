@@ -11,19 +11,22 @@ import pytest
 from bayrace.data.embedded import embedded_frames
 from bayrace.report.document import Panel, Report, Structures, Table
 from bayrace.report.page import render
-from bayrace.report.round import Ending, Round, Shown
+from bayrace.report.round import Ending, Pick, Round, RunSummary, Shown
 from bayrace.report.rounds import rounds_report
 
-PICK = {
-    "why": "bald-force 1.5, number 1 of 40",
-    "temperature": 1000.0,
-    "time": 12.5,
-    "forces_std": 0.4,
-    "risk": 0.2,
-    "forces_rmse": 0.3,
-    "use": "training",
-    "start": "start.xyz, frame 3",
-}
+PICK = Pick(
+    why="bald-force 1.5, number 1 of 40",
+    by="bald-force",
+    score=1.5,
+    start="start.xyz, frame 3",
+    temperature=1000.0,
+    step=25,
+    time=12.5,
+    forces_std=0.4,
+    risk=0.2,
+    use="training",
+    forces_rmse=0.3,
+)
 
 
 def errors(forces: float) -> dict[str, float | None]:
@@ -33,13 +36,19 @@ def errors(forces: float) -> dict[str, float | None]:
 def made(number: int) -> Round:
     """Errors of 0.4, 0.2, 0.1 eV/Å with 0, 5, 10 labels; every second run is uncertain."""
     runs = [
-        {
-            "temperature": kelvin,
-            "reason": "uncertain" if uncertain else "finished",
-            "uncertain": uncertain,
-            "time": 20.0 if uncertain else 100.0,
-            "forces_std": 0.5 / number if number else None,
-        }
+        RunSummary(
+            start="start.xyz, frame 0",
+            temperature=kelvin,
+            seed=1,
+            reason="uncertain" if uncertain else "finished",
+            message="",
+            steps=40,
+            time=20.0 if uncertain else 100.0,
+            forces_std=0.5 / number if number else None,
+            risk=None,
+            uncertain=uncertain,
+            visits=4,
+        )
         for kelvin in (300.0, 1000.0)
         for uncertain in (True, False)
     ]
@@ -106,7 +115,7 @@ def test_pages_of_few_rounds(count: int) -> None:
 
 
 def test_runs_that_exploded_at_once() -> None:
-    lost = [{**run, "forces_std": None, "reason": "exploded"} for run in made(1).runs]
+    lost = [replace(run, forces_std=None, reason="exploded") for run in made(1).runs]
     report = page([made(0), replace(made(1), runs=lost)])
     assert block(report, "endings").rows == [[1, 4, 0, 0, 4]]
     render(report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ def explore(model: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, A
         "temperatures": (300.0, 600.0),
         "steps": 6,
         "every": 3,
-        "look_every": 1,
+        "uncertainty_every": 1,
         "rule": None,
         "workers": 1,
     }
@@ -54,12 +53,12 @@ def explore(model: Path, folder: Path, **changes: Any) -> tuple[list[dict[str, A
 def test_processes_do_what_one_would(model: Path, tmp_path: Path) -> None:
     alone, told = explore(model, tmp_path / "alone")
     assert told == alone
-    assert [(run["start"], run["temperature"]) for run in alone] == [
+    assert [(run.start, run.temperature) for run in alone] == [
         (start, kelvin) for start in ("first", "second") for kelvin in (300.0, 600.0)
     ]
-    assert [visit["step"] for visit in alone[0]["visits"]] == [0, 3, 6]
+    assert [visit.step for visit in alone[0].visits] == [0, 3, 6]
     together, told = explore(model, tmp_path / "together", workers=2)
-    assert sorted(map(json.dumps, told)) == sorted(map(json.dumps, together))
+    assert sorted(map(repr, told)) == sorted(map(repr, together))
     assert together == alone
     pools = [pool_of(alone, tmp_path / name) for name in ("alone", "together")]
     assert len(pools[0]) == 12
@@ -86,6 +85,6 @@ def test_the_rule_waits_for_a_few_steps(model: Path) -> None:
     settings = DynamicsSettings("nvt", temperature=300.0, steps=6)
     rule = StopRule(1e-3, 0.5)  # broken from the beginning
     for least, steps in ((0, [0]), (5, [0, 3, 5])):
-        run = excursion(potential, start, settings, rule=rule, every=3, least=least)
+        run = excursion(potential, start, settings, rule=rule, every=3, min_steps=least)
         assert run.reason == "uncertain"
         assert [visit.frame.index for visit in run.visits] == steps

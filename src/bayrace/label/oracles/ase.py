@@ -50,7 +50,7 @@ class AseOracle:
             return label_with(calculator, frame)
         except Exception as error:  # calculators raise anything
             raise OracleError(
-                f"{frame.label}: {self.calculator} failed ({type(error).__name__}: {error}); "
+                f"{frame.origin}: {self.calculator} failed ({type(error).__name__}: {error}); "
                 "leave the structure out, or change the calculator's arguments"
             ) from error
 

@@ -29,6 +29,7 @@ from scipy.optimize import linear_sum_assignment
 
 from bayrace.data.frame import Frame, LabelKeys, frame_from_atoms
 from bayrace.label.oracle import OracleError, bare_atoms, labelled
+from bayrace.system.process import signal_name
 
 _MOVED = 0.01  # Å; formats round positions, but not that much
 _SHOWN = 400  # characters of a program's last words
@@ -103,7 +104,7 @@ class CommandOracle:
             ase.io.write(folder / self.input, atoms, format=self.input_format, **self.write)
         except Exception as error:  # ASE's writers raise anything
             raise OracleError(
-                f"{frame.label}: cannot write {self.input} ({type(error).__name__}: {error}); "
+                f"{frame.origin}: cannot write {self.input} ({type(error).__name__}: {error}); "
                 "check input_format and write"
             ) from error
 
@@ -129,15 +130,19 @@ class CommandOracle:
         code = self._wait(process, frame)
         if code != 0:
             said = log.read_text(encoding="utf-8", errors="replace").strip()[-_SHOWN:]
-            how = f"was killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
-            raise OracleError(f"{frame.label}: {self.command!r} {how}: {said or 'silent'}")
+            how = (
+                f"was killed by {signal_name(-code)}"
+                if code < 0
+                else f"ended with exit code {code}"
+            )
+            raise OracleError(f"{frame.origin}: {self.command!r} {how}: {said or 'silent'}")
 
     def _wait(self, process: subprocess.Popen[bytes], frame: Frame) -> int:
         try:
             return process.wait(self.timeout)
         except subprocess.TimeoutExpired:
             raise OracleError(
-                f"{frame.label}: {self.command!r} took more than {self.timeout:g} s; raise the "
+                f"{frame.origin}: {self.command!r} took more than {self.timeout:g} s; raise the "
                 "time-out, or leave the structure out"
             ) from None
         finally:  # whatever ends us or the program ends what it started too
@@ -148,18 +153,19 @@ class CommandOracle:
     def _read(self, folder: Path, frame: Frame) -> Frame:
         path = folder / self.output
         if not path.is_file():
-            raise OracleError(f"{frame.label}: {self.command!r} wrote no {self.output}")
+            raise OracleError(f"{frame.origin}: {self.command!r} wrote no {self.output}")
         try:
             found: Any = ase.io.read(path, index=-1, format=self.output_format)
             result = frame_from_atoms(found, keys=_KEYS, source=str(path))
         except Exception as error:  # ASE's readers raise anything
             raise OracleError(
-                f"{frame.label}: cannot read {self.output} ({type(error).__name__}: {error}); "
+                f"{frame.origin}: cannot read {self.output} ({type(error).__name__}: {error}); "
                 "check output_format, and whether the calculation ended well"
             ) from error
         if result.energy is None or result.forces is None:
             raise OracleError(
-                f"{frame.label}: {self.output} has no energy or no forces; ask the program for both"
+                f"{frame.origin}: {self.output} has no energy or no forces; ask the program for "
+                "both"
             )
         order = matching(frame, result)
         energy = found.calc.results.get("free_energy", result.energy)  # whose slope the forces are
@@ -192,14 +198,10 @@ def _filled(word: str, names: Mapping[str, str]) -> str:
     return re.sub(r"\{(input|output|folder)\}", lambda found: names[found[1]], word)
 
 
-def _signal(number: int) -> str:
-    return signal.Signals(number).name if number in signal.valid_signals() else f"signal {number}"
-
-
 def matching(frame: Frame, result: Frame) -> NDArray[np.int64]:
     """Indices (n,) of the atoms of `result` that are those of `frame`."""
     if not np.array_equal(np.sort(frame.numbers), np.sort(result.numbers)):
-        raise OracleError(f"{frame.label}: other atoms came back than were sent; check the output")
+        raise OracleError(f"{frame.origin}: other atoms came back than were sent; check the output")
     lattice: Any = frame.cell if frame.pbc.any() else np.zeros((3, 3))
     difference = (result.positions[None] - frame.positions[:, None]).reshape(-1, 3)
     _, length = find_mic(difference, lattice, frame.pbc)  # type: ignore[no-untyped-call]
@@ -209,7 +211,7 @@ def matching(frame: Frame, result: Frame) -> NDArray[np.int64]:
     moved = distance[np.arange(len(order)), order].max(initial=0.0)
     if moved > _MOVED:
         raise OracleError(
-            f"{frame.label}: an atom came back {moved:.3g} Å from where it was sent; make the "
+            f"{frame.origin}: an atom came back {moved:.3g} Å from where it was sent; make the "
             "program keep the structure: no relaxation, no reorientation, no symmetry"
         )
     return np.asarray(order, dtype=np.int64)

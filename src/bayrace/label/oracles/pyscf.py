@@ -53,7 +53,7 @@ class PyscfOracle:
         """Energy and forces of a molecule."""
         if frame.pbc.any():
             raise OracleError(
-                f"{frame.label}: periodic, but the PySCF oracle is for molecules; use gfn1, gfn2, "
+                f"{frame.origin}: periodic, but the PySCF oracle is for molecules; use gfn1, gfn2, "
                 "or an ASE calculator or command for solids"
             )
         try:
@@ -67,12 +67,12 @@ class PyscfOracle:
             energy = field.kernel()
         except Exception as error:  # unknown names, linear dependence, wrong spin
             raise OracleError(
-                f"{frame.label}: {self.method} failed ({type(error).__name__}: {error}); check "
+                f"{frame.origin}: {self.method} failed ({type(error).__name__}: {error}); check "
                 "functional, basis, charge and multiplicity"
             ) from error
         if not field.converged:
             raise OracleError(
-                f"{frame.label}: {self.method} did not converge in {self.max_cycles} cycles; "
+                f"{frame.origin}: {self.method} did not converge in {self.max_cycles} cycles; "
                 "raise max_cycles, or leave the structure out"
             )
         gradient = field.nuc_grad_method().kernel()

@@ -58,7 +58,7 @@ class Gfn2:
             return label_with(calculator, frame)
         except Exception as error:  # tblite's, ASE's
             raise OracleError(
-                f"{frame.label}: {self.hamiltonian} failed ({error}); leave the structure out, "
+                f"{frame.origin}: {self.hamiltonian} failed ({error}); leave the structure out, "
                 "check charge and multiplicity, or raise max_iterations or the electronic "
                 "temperature"
             ) from error

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,6 +28,9 @@ from bayrace.nn.program.engine import Integers, Program, Sizes, UnsupportedError
 from bayrace.nn.program.operations import GeometryBack
 from bayrace.nn.program.tape import Value
 from bayrace.nn.tables import inside_transforms
+
+
+_SHARED, _ENERGY, _GRADIENTS = range(3)  # parts of a program: geometry, all results, their reverse
 
 
 class Results(NamedTuple):
@@ -52,19 +56,23 @@ class CompiledRace:
         self._programs: dict[tuple[torch.dtype, bool, bool], _Written | None] = {}
 
     def __call__(self, params: Params, batch: GraphBatch) -> Results | None:
-        """The results, differentiable once in the parameters; None where there is no program."""
+        """The results, differentiable once in the parameters; None where there is no program.
+
+        Folded weights of M members, (M, ...) each, go with a batch that is `repeated` M times.
+        """
         first = params["embedding"]
-        if not self._takes(first, batch):
+        members = first.shape[0] if first.ndim > 2 else 1
+        if not self._takes(first, batch, members):
             return None
         folded = f"layer1.{TABLE}" in params
         learning = torch.is_grad_enabled() and any(p.requires_grad for p in params.values())
-        if folded and (learning or first.ndim > 2):
+        if (folded and learning) or (first.ndim > 2 and not folded):
             return None
         written = self.program(first.dtype, folded=folded, learning=learning)
         if written is None:
             return None
         if not learning:
-            return written.evaluate(params, batch)[0]
+            return written.evaluate(params, batch, members)[0]
         names = tuple(written.params)
         given = (params[name] for name in names)
         return Results(*_evaluate(self, written, batch, names, *given))
@@ -97,12 +105,12 @@ class CompiledRace:
         hidden = torch.cat([each.hidden for each in readouts], dim=-1) * hidden_factor(self.spec)
         return Results(numbers, hidden, repulsion.detach(), gradient, virial)
 
-    def _takes(self, like: Tensor, batch: GraphBatch) -> bool:
+    def _takes(self, like: Tensor, batch: GraphBatch, members: int) -> bool:
         here = like.device.type == "cpu" and batch.positions.device.type == "cpu"
         return (
             here
             and batch.positions.dtype == like.dtype
-            and len(batch.species_counts) == len(self.spec.elements)
+            and len(batch.species_counts) == len(self.spec.elements) * members
             and not inside_transforms()
             and not torch.compiler.is_compiling()
         )
@@ -128,12 +136,16 @@ class _Written:
     cotangents: tuple[Value, ...]  # of numbers, gradient and virial
     gradients: Mapping[str, Value]  # of the parameters
 
-    def evaluate(self, params: Params, batch: GraphBatch) -> tuple[Results, _Run]:
-        """Run the first part."""
-        given = {self.params[name]: params[name].detach().contiguous() for name in self.params}
-        given |= self._graph(batch)
-        results = _empty(self.results, batch, batch.positions)
-        table = self.program.table(given | dict(zip(self.results, results, strict=True)))
+    def evaluate(
+        self, params: Params, batch: GraphBatch, members: int = 1
+    ) -> tuple[Results, _Run]:
+        """Run all but the last part, once for each member."""
+        batch = batch if members == 1 else _first_copy(batch, members)
+        weights = {self.params[name]: params[name].detach().contiguous() for name in self.params}
+        known = weights | self._graph(batch)
+        results = _empty(self.results, batch, members)
+        given = known | dict(zip(self.results, results, strict=True))
+        table = self.program.table(given)
         sizes = Sizes(
             threads=torch.get_num_threads(),
             atoms=batch.atoms,
@@ -141,11 +153,21 @@ class _Written:
             edges=batch.edges.shape[1],
             structures=batch.structures,
         )
-        memory = self.program.run(0, table, sizes)
-        return Results(*results), _Run(table, sizes, (given, memory))
+        shared = self.program.run(_SHARED, table, sizes)
+        onward = np.zeros_like(table)
+        if members > 1:
+            own = {**weights, **dict(zip(self.results, results, strict=True))}
+            del own[self.results[2]]
+            for value, tensor in own.items():
+                onward[self.program.given[value]] = tensor.nbytes // members
+        memory = self.program.run(_ENERGY, table, sizes, onward=[onward] * (members - 1))
+        numbers, hidden, repulsion, gradient, virial = results
+        repeated = repulsion if members == 1 else repulsion.repeat(members)
+        found = Results(numbers, hidden, repeated, gradient, virial)
+        return found, _Run(table, sizes, (known, shared, memory))
 
     def reverse(self, run: _Run, cotangents: Iterable[Tensor]) -> dict[str, Tensor]:
-        """Gradients of the parameters by name; run the second part."""
+        """Gradients of the parameters by name; run the last part."""
         sizes = [value.numbers for value in self.gradients.values()]
         flat = torch.empty(sum(sizes), dtype=self.program.dtype)
         parts = torch.split(flat, sizes)
@@ -155,7 +177,7 @@ class _Written:
             table[self.program.given[value]] = tensor.data_ptr()
         for value, part in zip(self.gradients.values(), parts, strict=True):
             table[self.program.given[value]] = part.data_ptr()
-        self.program.run(1, table, run.sizes)
+        self.program.run(_GRADIENTS, table, run.sizes)
         return dict(zip(self.gradients, parts, strict=True))
 
     def _graph(self, batch: GraphBatch) -> dict[Value, Tensor]:
@@ -180,15 +202,39 @@ class _Written:
         }
 
 
-def _empty(values: tuple[Value, ...], batch: GraphBatch, like: Tensor) -> list[Tensor]:
+def _empty(values: tuple[Value, ...], batch: GraphBatch, members: int) -> list[Tensor]:
+    """Arrays for the results: those of members one after another, but for the repulsion."""
     numbers, hidden, _, _, _ = values
+    like, atoms = batch.positions, members * batch.atoms
     return [
-        like.new_empty((batch.atoms, numbers.width)),
-        like.new_empty((batch.atoms, hidden.width)),
+        like.new_empty((atoms, numbers.width)),
+        like.new_empty((atoms, hidden.width)),
         like.new_empty(batch.atoms),
-        like.new_empty((batch.atoms, 3)),
-        like.new_empty((batch.structures, 3, 3)),
+        like.new_empty((atoms, 3)),
+        like.new_empty((members * batch.structures, 3, 3)),
     ]
+
+
+def _first_copy(batch: GraphBatch, members: int) -> GraphBatch:
+    """The batch that was repeated."""
+    atoms, structures = batch.atoms // members, batch.structures // members
+    first_edge = batch.first_edge[: atoms + 1]
+    edges = int(first_edge[-1])
+    return GraphBatch(
+        species=batch.species[:atoms],
+        positions=batch.positions[:atoms],
+        cell=batch.cell[:structures],
+        volume=batch.volume[:structures],
+        edges=batch.edges[:, :edges],
+        shifts=batch.shifts[:edges],
+        owner=batch.owner[:atoms],
+        first_edge=first_edge,
+        reverse=batch.reverse[:edges],
+        pair=batch.pair[:edges],
+        pair_edges=batch.pair_edges[:, : edges // 2],
+        restore=batch.restore[:atoms],
+        species_counts=batch.species_counts[: len(batch.species_counts) // members],
+    )
 
 
 def _written(spec: RaceSpec, dtype: torch.dtype, folded: bool, learning: bool) -> _Written:
@@ -211,7 +257,7 @@ def _written(spec: RaceSpec, dtype: torch.dtype, folded: bool, learning: bool) -
         seeds = dict(zip(differentiable, cotangents, strict=True))
         found = tape.differentiate(seeds, wanted, learning=True)
         gradients = {name: found[value] for name, value in writer.params.items() if value in found}
-    parts = [first, tape.steps[len(first) :]] if learning else [first]
+    parts = [first[: writer.shared], first[writer.shared :], tape.steps[len(first) :]]
     graph = [value for value in writer.graph if value is not None and value.constant is None]
     given = [*writer.params.values(), *graph, writer.whole, writer.by_element, *results]
     given += [*cotangents, *gradients.values()]

@@ -158,7 +158,7 @@ class Race:
         return rescaled(self.layout, params, partial(self._layer, known=known))
 
     def last_layer(self, params: Params) -> Tensor:
-        """The weights that energies are linear in, (D,): Heads.hidden @ these, and constants."""
+        """Weights that energies are linear in, (D,): Heads.last_features @ these + constants."""
         self._refuse_activation()
         return torch.cat([params[f"{layer.name}.{SCALARS}"][:, 0] for layer in self.layout])
 

@@ -72,7 +72,7 @@ _PAPER_TRAIN: dict[str, Any] = {
     "edge_budget": None,
     "max_time": None,
     "ema": 0.99,
-    "clip": None,
+    "max_gradient_norm": None,
     "valid_every": 1,
     "monitor": "loss",
     "early_stopping": None,

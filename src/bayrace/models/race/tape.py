@@ -37,12 +37,16 @@ from bayrace.nn.program.tape import Tape, Value
 from bayrace.nn.splines import coefficients
 
 
+_MOST_HIDDEN = 1024  # of a readout, as in readout.c
+
+
 def supported(spec: RaceSpec) -> bool:
     """Whether this file knows all options of a network."""
     counts = set(parse_irreps(spec.hidden).values())
     plain = not (spec.gate or spec.pair_radial) and spec.activation == "identity"
     energies = spec.target.is_energy and spec.target.pooling == "sum"
-    return plain and energies and spec.radial_knots > 0 and len(counts) == 1
+    small = spec.readout_hidden <= _MOST_HIDDEN
+    return plain and energies and small and spec.radial_knots > 0 and len(counts) == 1
 
 
 @dataclass(eq=False)
@@ -65,12 +69,14 @@ class Writer:
         width = self.columns.scalars + 5 * self.columns.quadrupoles
         self.numbers = Value("atoms", width)
         self.hidden = Value("atoms", spec.layers * spec.readout_hidden)
+        self.shared = 0  # first steps, which read no weights
         self._alike: dict[int, Value] = {}
 
     def write(self) -> Geometry:
         """Everything up to energies, heads and their derivative by positions."""
         kinds = len(self.spec.elements)
         where = geometry(self.tape, self.graph, degree=self.spec.l_max, elements=kinds)
+        self.shared = len(self.tape.steps)
         embedding = self.weight("embedding")
         one_body = None
         if not self.folded:

@@ -1,7 +1,8 @@
 """Running a tape: kernels are loaded, arrays find their places in memory, and C does the rest.
 
-A program has one or two parts, and each is one call. What the second part reads of the first lives
-until it has run; all other arrays share memory as soon as their last reader is done.
+A program has a few parts, and each is one call, or one for each of several members. What a later
+part reads of an earlier one lives until it has run; all other arrays share memory as soon as their
+last reader is done.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayrace.nn.compiler import build
+from bayrace.nn.compiler import build, vector_bytes
 from bayrace.nn.contraction import parse_product
 from bayrace.nn.kernels import DTYPES, lanes_for
 from bayrace.nn.plan import parse_plan
@@ -55,7 +56,7 @@ class Sizes:
 
 
 class Program:
-    """Steps in one or two parts, ready to run.
+    """Steps in parts, ready to run.
 
     `given` are the arrays that a caller passes in, results included; every other one has a place in
     the memory of the part that first writes it.
@@ -99,8 +100,14 @@ class Program:
             table[self.given[value]] = tensor.data_ptr()
         return table
 
-    def run(self, part: int, table: Integers, sizes: Sizes) -> Block:
-        """Run a part; what it leaves for the next one lives in the returned memory."""
+    def run(
+        self, part: int, table: Integers, sizes: Sizes, *, onward: Sequence[Integers] = ()
+    ) -> Block:
+        """Run a part; what it leaves for the next one lives in the returned memory.
+
+        Then run it again for each of `onward`, by which the addresses move: members with arrays of
+        their own work in the same memory, one after another.
+        """
         counts = np.array([sizes.atoms, sizes.pairs, sizes.structures, 1], dtype=np.int64)
         numbers = -(-(self._widths[part] @ counts) // _ALIGN) * _ALIGN
         ends = np.cumsum(numbers)
@@ -111,6 +118,9 @@ class Program:
         steps, code = self._parts[part]
         run = (ctypes.c_long * 5)(*sizes.numbers())
         self._perform(steps, code.ctypes.data, run, table.ctypes.data)
+        for distances in onward:
+            table += distances
+            self._perform(steps, code.ctypes.data, run, table.ctypes.data)
         return memory
 
     def _encoded(
@@ -199,7 +209,8 @@ def _library(source: Source, lanes: int, dtype: torch.dtype) -> Any:
     if source.file != "messages.c":
         return build(text, defines)
     plan = parse_plan(source.key)
-    text = messages.generate(plan, source.channels, fixed=source.fixed)
+    registers = 32 if vector_bytes() >= 64 else 16  # of AVX-512 and AVX2
+    text = messages.generate(plan, source.channels, fixed=source.fixed, registers=registers)
     with ThreadPoolExecutor() as pool:
         libraries = pool.map(
             lambda name: build(text, defines | {f"PASS_{name}": "1"}), messages.PASSES

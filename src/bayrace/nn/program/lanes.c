@@ -33,3 +33,22 @@ static inline real total(vec v) {
   return c[0] + c[1];
 #endif
 }
+
+/* Four rows of four numbers, turned. */
+static inline void turn_four(const real *from, long columns, real *to, long rows) {
+#ifdef SHUFFLE
+  typedef real loose_four
+      __attribute__((vector_size(4 * sizeof(real)), aligned(sizeof(real)), may_alias));
+  const four a = *(loose_four *)from, b = *(loose_four *)(from + columns);
+  const four c = *(loose_four *)(from + 2 * columns), d = *(loose_four *)(from + 3 * columns);
+  const four ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
+  const four AB = SHUFFLE(a, b, 2, 6, 3, 7), CD = SHUFFLE(c, d, 2, 6, 3, 7);
+  *(loose_four *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
+  *(loose_four *)(to + rows) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+  *(loose_four *)(to + 2 * rows) = SHUFFLE(AB, CD, 0, 1, 4, 5);
+  *(loose_four *)(to + 3 * rows) = SHUFFLE(AB, CD, 2, 3, 6, 7);
+#else
+  for (int k = 0; k < 4; k++)
+    for (int c = 0; c < 4; c++) to[c * rows + k] = from[k * columns + c];
+#endif
+}

@@ -20,24 +20,23 @@ typedef real loose
 
 enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
 
-static const real SIGN[2][HARMONICS] = {
-//@ signs
+static const int ODD[PATHS] = {
+//@ odd
 };
 
-static inline void couple(const real *y_pair, int side, real *t) {
-  real y[HARMONICS];
-  for (int i = 0; i < HARMONICS; i++) y[i] = SIGN[side][i] * y_pair[i];
+typedef real several __attribute__((vector_size(CHUNK * sizeof(real)))); /* of as many pairs */
+#define ALIGNED __attribute__((aligned(CHUNK * sizeof(real))))
+
+/* Couplings of up to CHUNK pairs from their harmonics: of pair k at t[i * CHUNK + k]. */
+static inline void couple(const real *harmonics, const long *pairs, long size, real *couplings) {
+  real gathered[HARMONICS * CHUNK] ALIGNED;
+  memset(gathered, 0, sizeof gathered);
+  for (long k = 0; k < size; k++)
+    for (int i = 0; i < HARMONICS; i++)
+      gathered[i * CHUNK + k] = harmonics[pairs[k] * HARMONICS + i];
+  const several *y = (const several *)gathered;
+  several *t = (several *)couplings;
 //@ couple
-}
-
-static const real COUPLING_SIGN[COUPLINGS] = {
-//@ coupling_signs
-};
-
-/* Both edges of a pair: harmonics of odd degree change their sign, and so do their couplings. */
-static inline void couple_both(const real *y_pair, real t[2][COUPLINGS]) {
-  couple(y_pair, 0, t[0]);
-  for (int i = 0; i < COUPLINGS; i++) t[1][i] = COUPLING_SIGN[i] * t[0][i];
 }
 
 /* Four weights of a cubic spline, their derivatives, and the first row they belong to. */
@@ -62,10 +61,15 @@ static inline long weigh(real d, const long *own, real *w, real *slope) {
   return i;
 }
 
-static inline void blend(const real *row, const real *w, real *out) {
-  for (long i = 0; i < WIDTH; i += LANES)
-    AT(out + i) = w[0] * AT(row + i) + w[1] * AT(row + WIDTH + i) + w[2] * AT(row + 2 * WIDTH + i) +
-                  w[3] * AT(row + 3 * WIDTH + i);
+/* The radial weights of a pair, those of odd paths times `flip`. */
+static inline void blend(const real *row, const real *w, real flip, real *out) {
+  const real flipped[4] = {flip * w[0], flip * w[1], flip * w[2], flip * w[3]};
+  for (long path = 0; path < PATHS; path++) {
+    const real *v = ODD[path] ? flipped : w;
+    for (long i = path * channels; i < (path + 1) * channels; i += LANES)
+      AT(out + i) = v[0] * AT(row + i) + v[1] * AT(row + WIDTH + i) +
+                    v[2] * AT(row + 2 * WIDTH + i) + v[3] * AT(row + 3 * WIDTH + i);
+  }
 }
 
 //@ lanes
@@ -86,6 +90,18 @@ static void merge(long threads, long size, real *shared, real *spare) {
   free(spare);
 }
 
+static inline long chunk(long begin, long end) { return end - begin < CHUNK ? end - begin : CHUNK; }
+
+typedef struct {
+  long of[CHUNK];
+} numbers;
+
+static inline numbers numbered(long first) {
+  numbers found;
+  for (int k = 0; k < CHUNK; k++) found.of[k] = first + k;
+  return found;
+}
+
 static long threads_for(const long *run) {
   const long most = run[PAIRS] / 64 + 1;
   return run[THREADS] < most ? run[THREADS] : most;
@@ -99,17 +115,16 @@ STEP(send) {
 #pragma omp parallel for num_threads(threads_for(run)) schedule(dynamic, 4)
   for (long n = 0; n < run[ATOMS]; n++) {
     const long start = first[n], stop = first[n + 1];
-    real table[CHUNK * COUPLINGS], radial[CHUNK * WIDTH], w[4], slope[4];
+    real table[CHUNK * COUPLINGS] ALIGNED, radial[CHUNK * WIDTH], w[4], slope[4];
     real *o = (real *)arrays[8] + n * ROWS * channels;
     const real *xs[CHUNK], *rs[CHUNK];
     if (start == stop) memset(o, 0, ROWS * channels * sizeof(real));
     for (long begin = start; begin < stop; begin += CHUNK) {
-      const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
+      const long size = chunk(begin, stop);
+      couple(y, pair + begin, size, table);
       for (long k = 0; k < size; k++) {
-        const long p = pair[begin + k];
-        couple(y + p * HARMONICS, forth[p] != begin + k, table + k * COUPLINGS);
-        const long row = weigh(d[p], own, w, slope);
-        blend(splines + row * WIDTH, w, radial + k * WIDTH);
+        const long p = pair[begin + k], row = weigh(d[p], own, w, slope);
+        blend(splines + row * WIDTH, w, forth[p] == begin + k ? 1 : -1, radial + k * WIDTH);
         xs[k] = x + sender[begin + k] * INPUTS * channels;
         rs[k] = radial + k * WIDTH;
       }
@@ -131,22 +146,22 @@ STEP(send_tangent) {
 #pragma omp parallel for num_threads(threads_for(run)) schedule(dynamic, 4)
   for (long n = 0; n < run[ATOMS]; n++) {
     const long start = first[n], stop = first[n + 1];
-    real table[CHUNK * COUPLINGS], tangent[CHUNK * COUPLINGS], w[4], slope[4];
+    real table[CHUNK * COUPLINGS] ALIGNED, tangent[CHUNK * COUPLINGS] ALIGNED, w[4], slope[4];
     real radial[CHUNK * WIDTH], moving[CHUNK * WIDTH];
     real *o = (real *)arrays[11] + n * ROWS * channels;
     const real *xs[CHUNK], *rs[CHUNK], *vxs[CHUNK], *vrs[CHUNK];
     if (start == stop) memset(o, 0, ROWS * channels * sizeof(real));
     for (long begin = start; begin < stop; begin += CHUNK) {
-      const long size = stop - begin < CHUNK ? stop - begin : CHUNK;
+      const long size = chunk(begin, stop);
+      couple(y, pair + begin, size, table);
+      couple(vy, pair + begin, size, tangent);
       for (long k = 0; k < size; k++) {
         const long p = pair[begin + k], source = sender[begin + k] * INPUTS * channels;
-        const int side = forth[p] != begin + k;
-        couple(y + p * HARMONICS, side, table + k * COUPLINGS);
-        couple(vy + p * HARMONICS, side, tangent + k * COUPLINGS);
+        const real flip = forth[p] == begin + k ? 1 : -1;
         const long row = weigh(d[p], own, w, slope);
         for (int j = 0; j < 4; j++) slope[j] *= vd[p];
-        blend(splines + row * WIDTH, w, radial + k * WIDTH);
-        blend(splines + row * WIDTH, slope, moving + k * WIDTH);
+        blend(splines + row * WIDTH, w, flip, radial + k * WIDTH);
+        blend(splines + row * WIDTH, slope, flip, moving + k * WIDTH);
         xs[k] = x + source;
         vxs[k] = vx + source;
         rs[k] = radial + k * WIDTH;
@@ -170,36 +185,40 @@ STEP(send_back) {
   real *gx_all = arrays[8], *gd = arrays[9], *gy = arrays[10];
   const long pairs = run[PAIRS], size = run[ATOMS] * INPUTS * channels;
   const long threads = threads_for(run);
-  const int want_x = gx_all != 0, want_r = 1, want_y = 1;
+  const int want_x = gx_all != 0;
   real *spare = want_x && threads > 1 ? calloc((threads - 1) * size, sizeof(real)) : 0;
   if (want_x && !(own[0] & 1)) memset(gx_all, 0, size * sizeof(real));
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (long thread = 0; thread < threads; thread++) {
-    real *gx_own = part(thread, size, gx_all, spare);
-    for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
-      real table[2][COUPLINGS], w_of[4], slope[4], r_of[WIDTH], gr_of[WIDTH];
-      vec sums[2][HARMONICS], along = {0};
-      const real *x_of[2], *g_of[2], *row = splines + weigh(d[p], own, w_of, slope) * WIDTH;
-      real *gx_of[2];
-      blend(row, w_of, r_of);
-      couple_both(y + p * HARMONICS, table);
-      for (int side = 0; side < 2; side++) {
-        const long e = pair_edges[side * pairs + p];
-        x_of[side] = x + sender[e] * INPUTS * channels;
-        g_of[side] = g_all + receiver[e] * ROWS * channels;
-        gx_of[side] = gx_own + sender[e] * INPUTS * channels;
-      }
-      memset(sums, 0, sizeof sums);
-      for (long c = 0; c < channels; c += LANES) {
+    const long end = pairs * (thread + 1) / threads;
+    real table[CHUNK * COUPLINGS] ALIGNED, *gx_own = part(thread, size, gx_all, spare);
+    for (long p = pairs * thread / threads; p < end; p += CHUNK) {
+      const long some = chunk(p, end);
+      couple(y, numbered(p).of, some, table);
+      for (long k = 0; k < some; k++) {
+        real w_of[4], slope[4], r_of[WIDTH], gr_of[WIDTH];
+        vec z[HARMONICS], along = {0};
+        const real *x_of[2], *g_of[2], *t = table + k;
+        const real *row = splines + weigh(d[p + k], own, w_of, slope) * WIDTH;
+        real *gx_of[2];
+        blend(row, w_of, 1, r_of);
+        for (int side = 0; side < 2; side++) {
+          const long e = pair_edges[side * pairs + p + k];
+          x_of[side] = x + sender[e] * INPUTS * channels;
+          g_of[side] = g_all + receiver[e] * ROWS * channels;
+          gx_of[side] = gx_own + sender[e] * INPUTS * channels;
+        }
+        memset(z, 0, sizeof z);
+        for (long c = 0; c < channels; c += LANES) {
 //@ backward
-      }
-      for (long i = 0; i < WIDTH; i += LANES)
-        along += AT(gr_of + i) * (slope[0] * AT(row + i) + slope[1] * AT(row + WIDTH + i) +
-                                  slope[2] * AT(row + 2 * WIDTH + i) + slope[3] * AT(row + 3 * WIDTH + i));
-      gd[p] = total(along) + (own[0] & 2 ? gd[p] : 0);
-      for (int i = 0; i < HARMONICS; i++) {
-        const real value = total(sums[0][i] + SIGN[1][i] * sums[1][i]);
-        gy[p * HARMONICS + i] = value + (own[0] & 4 ? gy[p * HARMONICS + i] : 0);
+        }
+        for (long i = 0; i < WIDTH; i += LANES)
+          along += AT(gr_of + i) *
+                   (slope[0] * AT(row + i) + slope[1] * AT(row + WIDTH + i) +
+                    slope[2] * AT(row + 2 * WIDTH + i) + slope[3] * AT(row + 3 * WIDTH + i));
+        gd[p + k] = total(along) + (own[0] & 2 ? gd[p + k] : 0);
+        real *into = gy + (p + k) * HARMONICS;
+        for (int i = 0; i < HARMONICS; i++) into[i] = total(z[i]) + (own[0] & 4 ? into[i] : 0);
       }
     }
   }
@@ -221,37 +240,42 @@ STEP(send_reverse) {
   real *spare = threads > 1 ? calloc((threads - 1) * size, sizeof(real)) : 0;
   real *spare_table = threads > 1 ? calloc((threads - 1) * rows * WIDTH, sizeof(real)) : 0;
   if (!(own[0] & 1)) memset(gx_all, 0, size * sizeof(real));
+  const int want_x = 1;
   if (!(own[0] & 2)) memset(gt_all, 0, rows * WIDTH * sizeof(real));
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (long thread = 0; thread < threads; thread++) {
     real *gx_own = part(thread, size, gx_all, spare);
     real *gt_own = part(thread, rows * WIDTH, gt_all, spare_table);
-    for (long p = pairs * thread / threads; p < pairs * (thread + 1) / threads; p++) {
-      real table[2][COUPLINGS], tangent[2][COUPLINGS], w_of[4], slope[4];
-      real r_of[WIDTH], vr_of[WIDTH], gr_of[WIDTH], gv_of[WIDTH];
-      const real *x_of[2], *vx_of[2], *g_of[2], *h_of[2];
-      real *gx_of[2];
-      const long row = weigh(d[p], own, w_of, slope) * WIDTH;
-      for (int j = 0; j < 4; j++) slope[j] *= vd[p];
-      blend(splines + row, w_of, r_of);
-      blend(splines + row, slope, vr_of);
-      couple_both(y + p * HARMONICS, table);
-      couple_both(vy + p * HARMONICS, tangent);
-      for (int side = 0; side < 2; side++) {
-        const long e = pair_edges[side * pairs + p];
-        x_of[side] = x + sender[e] * INPUTS * channels;
-        vx_of[side] = vx + sender[e] * INPUTS * channels;
-        g_of[side] = g_all + receiver[e] * ROWS * channels;
-        h_of[side] = h_all + receiver[e] * ROWS * channels;
-        gx_of[side] = gx_own + sender[e] * INPUTS * channels;
-      }
-      for (long c = 0; c < channels; c += LANES) {
+    real table[CHUNK * COUPLINGS] ALIGNED, tangent[CHUNK * COUPLINGS] ALIGNED;
+    const long end = pairs * (thread + 1) / threads;
+    for (long p = pairs * thread / threads; p < end; p += CHUNK) {
+      const long some = chunk(p, end);
+      couple(y, numbered(p).of, some, table);
+      couple(vy, numbered(p).of, some, tangent);
+      for (long k = 0; k < some; k++) {
+        real w_of[4], slope[4], r_of[WIDTH], vr_of[WIDTH], gr_of[WIDTH], gv_of[WIDTH];
+        const real *x_of[2], *vx_of[2], *g_of[2], *h_of[2], *t = table + k, *u = tangent + k;
+        real *gx_of[2];
+        const long row = weigh(d[p + k], own, w_of, slope) * WIDTH;
+        for (int j = 0; j < 4; j++) slope[j] *= vd[p + k];
+        blend(splines + row, w_of, 1, r_of);
+        blend(splines + row, slope, 1, vr_of);
+        for (int side = 0; side < 2; side++) {
+          const long e = pair_edges[side * pairs + p + k];
+          x_of[side] = x + sender[e] * INPUTS * channels;
+          vx_of[side] = vx + sender[e] * INPUTS * channels;
+          g_of[side] = g_all + receiver[e] * ROWS * channels;
+          h_of[side] = h_all + receiver[e] * ROWS * channels;
+          gx_of[side] = gx_own + sender[e] * INPUTS * channels;
+        }
+        for (long c = 0; c < channels; c += LANES) {
 //@ reverse
-      }
-      for (int j = 0; j < 4; j++) {
-        real *into = gt_own + row + j * WIDTH;
-        for (long i = 0; i < WIDTH; i += LANES)
-          AT(into + i) += w_of[j] * AT(gr_of + i) + slope[j] * AT(gv_of + i);
+        }
+        for (int j = 0; j < 4; j++) {
+          real *into = gt_own + row + j * WIDTH;
+          for (long i = 0; i < WIDTH; i += LANES)
+            AT(into + i) += w_of[j] * AT(gr_of + i) + slope[j] * AT(gv_of + i);
+        }
       }
     }
   }

@@ -10,11 +10,14 @@
 #include <string.h>
 
 typedef REAL real;
+typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
+typedef real loose
+    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
+#define AT(pointer) (*(loose *)(pointer))
 #define STEP(name) void name(const long *run, const long *own, void *const *arrays)
 #define GAIN ((real)1.6765) /* of SiLU, as in bayrace.nn.radial */
-#define EXP(x) (sizeof(real) == 4 ? expf(x) : exp(x))
 #define EACH 16 /* gated channels of a quadrupole */
-#define MOST 1024
+#define MOST 1024 /* hidden or gated numbers; bayrace.models.race.tape refuses more */
 
 enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
 
@@ -24,29 +27,50 @@ static inline double number(long bits) {
   return value;
 }
 
+//@ sigmoid
+
+/* LANES columns of hidden (K) times a matrix whose rows are `stride` apart. */
+static inline vec columns(const real *hidden, const real *matrix, long K, long stride) {
+  vec even = {0}, odd = {0};
+  for (long k = 0; k < K; k += 2) {
+    even += hidden[k] * AT(matrix + k * stride);
+    odd += hidden[k + 1] * AT(matrix + (k + 1) * stride);
+  }
+  return even + odd;
+}
+
+/* A matrix (K, S) with zeros behind every row, so that they are whole vectors; to be freed. */
+static real *padded(const real *matrix, long K, long S, long wide) {
+  real *copy = calloc(K * wide, sizeof(real));
+  for (long k = 0; k < K; k++) memcpy(copy + k * wide, matrix + k * S, S * sizeof(real));
+  return copy;
+}
+
 /* arrays: pre (atoms, K), scalars (K, S), channels (atoms, 5, G), gating (K, G); then numbers,
-   kept hidden numbers, and the sigmoids of pre. */
+   kept hidden numbers, and the sigmoids of pre. K and G are multiples of LANES. */
 STEP(readout) {
   const long K = own[1], S = own[2], Q = own[3], wide = own[4], G = Q * EACH;
   const real factor = (real)number(own[7]), norm = 1 / (real)sqrt((double)K);
-  const real *scalars = arrays[1], *gating = arrays[3];
-#pragma omp parallel for num_threads(run[THREADS]) if (run[ATOMS] > 200)
+  const real *gating = arrays[3];
+  const long stride = (S + LANES - 1) / LANES * LANES;
+  real *scalars = padded(arrays[1], K, S, stride);
+#pragma omp parallel for num_threads(run[THREADS]) schedule(static) if (run[ATOMS] > 200)
   for (long n = 0; n < run[ATOMS]; n++) {
     const real *pre = (const real *)arrays[0] + n * K;
     real *numbers = (real *)arrays[4] + n * wide, *kept = (real *)arrays[5] + n * own[6] + own[5];
-    real *sigmoid = (real *)arrays[6] + n * K, gates[MOST], sums[MOST];
+    real *sigmoids = (real *)arrays[6] + n * K, hidden[MOST], gates[MOST];
     if (!(own[0] & 1)) memset(numbers, 0, wide * sizeof(real));
-    memset(gates, 0, G * sizeof(real));
-    memset(sums, 0, S * sizeof(real));
-    for (long k = 0; k < K; k++) sigmoid[k] = 1 / (1 + EXP(-pre[k]));
-    for (long k = 0; k < K; k++) {
-      const real hidden = GAIN * pre[k] * sigmoid[k];
-      kept[k] = factor * hidden;
-      for (long s = 0; s < S; s++) sums[s] += hidden * scalars[k * S + s];
-#pragma omp simd
-      for (long g = 0; g < G; g++) gates[g] += hidden * gating[k * G + g];
+    for (long k = 0; k < K; k += LANES) {
+      const vec x = AT(pre + k), s = sigmoid(x), value = GAIN * x * s;
+      AT(sigmoids + k) = s;
+      AT(hidden + k) = value;
+      AT(kept + k) = factor * value;
     }
-    for (long s = 0; s < S; s++) numbers[s] += norm * sums[s];
+    for (long s = 0; s < S; s += LANES) {
+      const vec sums = columns(hidden, scalars + s, K, stride);
+      for (long i = 0; i < LANES && s + i < S; i++) numbers[s + i] += norm * sums[i];
+    }
+    for (long g = 0; g < G; g += LANES) AT(gates + g) = columns(hidden, gating + g, K, G);
     for (long q = 0; q < Q; q++)
       for (long m = 0; m < 5; m++) {
         const real *channels = (const real *)arrays[2] + (n * 5 + m) * G + q * EACH;
@@ -55,20 +79,24 @@ STEP(readout) {
         numbers[S + 5 * q + m] += norm / 4 * sum;
       }
   }
+  free(scalars);
 }
 
 /* The gradient of the energy by pre. arrays: pre, sigmoids, scalars, then the gradient. */
 STEP(readout_back) {
   const long K = own[1], S = own[2];
   const real slope = (real)(number(own[8]) / sqrt((double)K)) * GAIN;
-  const real *pre = arrays[0], *sigmoid = arrays[1], *scalars = arrays[2];
-  real *out = arrays[3];
+  const real *scalars = arrays[2];
+  real first[MOST]; /* the column of the energy */
+  for (long k = 0; k < K; k++) first[k] = slope * scalars[k * S];
+#pragma omp parallel for num_threads(run[THREADS]) schedule(static) if (run[ATOMS] > 200)
   for (long n = 0; n < run[ATOMS]; n++)
-    for (long k = 0; k < K; k++) {
+    for (long k = 0; k < K; k += LANES) {
       const long i = n * K + k;
-      const real s = sigmoid[i], x = pre[i];
-      const real value = slope * scalars[k * S] * s * (1 + x * (1 - s));
-      out[i] = own[0] & 1 ? out[i] + value : value;
+      const vec x = AT((const real *)arrays[0] + i), s = AT((const real *)arrays[1] + i);
+      const vec value = AT(first + k) * s * (1 + x * (1 - s));
+      real *out = (real *)arrays[3] + i;
+      AT(out) = own[0] & 1 ? (vec)AT(out) + value : value;
     }
 }
 

@@ -19,7 +19,6 @@ typedef real loose
 #define GRAIN 8 /* tiles of rows that a thread takes at a time */
 #define GAIN ((real)1.6765) /* of SiLU, as in bayrace.nn.radial */
 #define ATOMS_AT_ONCE 32 /* whose rows stay in the cache while matrices are summed */
-#define EXP(x) (sizeof(real) == 4 ? expf(x) : exp(x))
 
 enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
 
@@ -46,6 +45,7 @@ static inline double number(long bits) {
 }
 
 //@ lanes
+//@ sigmoid
 
 /* A block of a linear map: `dim` components of every row, from k to c numbers. The matrix of kind s
    starts at w_start + s * w_stride. */
@@ -209,10 +209,13 @@ STEP(turn) {
   for (long s = 0; s < kinds; s++) {
     const real *from = (const real *)arrays[0] + own[4] + s * own[5];
     real *to = (real *)arrays[1] + s * rows * columns;
-    for (long first = 0; first < columns; first += 16)
+    if ((rows | columns) & 3)
       for (long k = 0; k < rows; k++)
-        for (long c = first; c < first + 16 && c < columns; c++)
-          to[c * rows + k] = from[k * columns + c];
+        for (long c = 0; c < columns; c++) to[c * rows + k] = from[k * columns + c];
+    else
+      for (long c = 0; c < columns; c += 4)
+        for (long k = 0; k < rows; k += 4)
+          turn_four(from + k * columns + c, columns, to + c * rows + k, rows);
   }
 }
 
@@ -225,6 +228,7 @@ STEP(spread) {
     const real *from = (const real *)arrays[1] + kind[n] * width;
     real *to = (real *)arrays[2] + n * wide;
     if (own[0] & 1)
+#pragma omp simd
       for (long i = 0; i < width; i++) to[i] += from[i];
     else {
       memcpy(to, from, width * sizeof(real));
@@ -242,6 +246,7 @@ STEP(gather) {
   for (long n = 0; n < run[ATOMS]; n++) {
     const real *from = (const real *)arrays[1] + n * wide;
     real *to = sums + kind[n] * width;
+#pragma omp simd
     for (long i = 0; i < width; i++) to[i] += from[i];
   }
 }
@@ -256,6 +261,7 @@ STEP(pick) {
     for (long piece = 0; piece < pieces; piece++) {
       const long *field = own + 4 + 3 * piece;
       if (add)
+#pragma omp simd
         for (long i = 0; i < field[2]; i++) y[field[1] + i] += x[field[0] + i];
       else
         memcpy(y + field[1], x + field[0], field[2] * sizeof(real));
@@ -263,23 +269,21 @@ STEP(pick) {
   }
 }
 
-/* own: add, numbers. */
+/* own: add, numbers, which are a multiple of LANES. */
 STEP(silu) {
-  const real *x = arrays[0];
-  real *y = arrays[1];
-  for (long i = 0; i < own[1]; i++) {
-    const real value = GAIN * x[i] / (1 + EXP(-x[i]));
-    y[i] = own[0] & 1 ? y[i] + value : value;
+  for (long i = 0; i < own[1]; i += LANES) {
+    const vec x = AT((const real *)arrays[0] + i), value = GAIN * x * sigmoid(x);
+    real *y = (real *)arrays[1] + i;
+    AT(y) = own[0] & 1 ? (vec)AT(y) + value : value;
   }
 }
 
 /* arrays: x, gradient of silu(x), gradient of x. */
 STEP(silu_back) {
-  const real *x = arrays[0], *g = arrays[1];
-  real *out = arrays[2];
-  for (long i = 0; i < own[1]; i++) {
-    const real s = 1 / (1 + EXP(-x[i]));
-    const real value = GAIN * g[i] * s * (1 + x[i] * (1 - s));
-    out[i] = own[0] & 1 ? out[i] + value : value;
+  for (long i = 0; i < own[1]; i += LANES) {
+    const vec x = AT((const real *)arrays[0] + i), g = AT((const real *)arrays[1] + i);
+    const vec s = sigmoid(x), value = GAIN * g * s * (1 + x * (1 - s));
+    real *out = (real *)arrays[2] + i;
+    AT(out) = own[0] & 1 ? (vec)AT(out) + value : value;
   }
 }

@@ -92,7 +92,7 @@ def last_layer_ggn(
     for batch, labels in data:
         with torch.no_grad():
             outputs = evaluate(model, params, batch, forces=forces, stress=stress)
-        if outputs.hidden is None:
+        if outputs.last_features is None:
             raise ValueError("energies are not linear in a last layer; use structure: diagonal")
         values = {"energy": structure_features(batch, pooled_features(outputs))}
         if forces or stress:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Params
 from bayrace.core.protocols import Model
 from bayrace.data.batch import separate
 from bayrace.models.derivatives import evaluate, jacobian
@@ -54,7 +54,9 @@ class Diagonal:
             drawn[name] = mean + self.std[name] * normal.to(mean)
         return {name: drawn[name] for name in self.params}
 
-    def spread(self, model: Model, batch: GraphBatch, *, forces: bool, stress: bool) -> Spread:
+    def spread(
+        self, model: Model, batch: GraphBatch, *, forces: bool, stress: bool
+    ) -> EpistemicVariances:
         """Variances of a batch; structures are taken one by one, so that passes stay short."""
         energies, stresses = [], []
         force = batch.positions.new_zeros(batch.atoms, 3, 3, dtype=torch.float64)
@@ -68,7 +70,7 @@ class Diagonal:
                 force[atoms] = output_covariance(outputs.forces, leaves, self.std)
             if outputs.stress is not None:
                 stresses.append(output_covariance(outputs.stress, leaves, self.std))
-        return Spread(
+        return EpistemicVariances(
             torch.cat(energies),
             force if forces else None,
             torch.cat(stresses) if stress else None,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.core.outputs import Outputs, Params, Spread
+from bayrace.core.outputs import EpistemicVariances, Outputs, Params
 from bayrace.core.protocols import LinearModel, Model
 from bayrace.core.target import target_of
 from bayrace.models.derivatives import jacobian, strained, voigt_stress
@@ -59,7 +59,7 @@ class LastLayer:
         *,
         forces: bool,
         stress: bool,
-    ) -> Spread:
+    ) -> EpistemicVariances:
         """Variances of a batch: energies exactly, forces and stress by their own factor if any."""
         known = (model, params, batch, outputs)
         if self.forces_factor is None or not (forces or stress):
@@ -123,7 +123,7 @@ class FeatureDerivatives(NamedTuple):
 
 def pooled_features(outputs: Outputs) -> Tensor:
     """What each atom adds to the features of its structure, (N, D): most often its own."""
-    hidden = _hidden(outputs.hidden)
+    hidden = _hidden(outputs.last_features)
     return hidden if outputs.share is None else hidden * outputs.share.to(hidden).unsqueeze(-1)
 
 
@@ -149,7 +149,7 @@ def feature_derivatives(
             leaves["strain"] = torch.zeros_like(batch.cell, requires_grad=True)
             moved = strained(moved, leaves["strain"])
         detached = {name: value.detach() for name, value in params.items()}
-        hidden = _hidden(model.energy(detached, moved).hidden)
+        hidden = _hidden(model.energy(detached, moved).last_features)
         features = hidden if factor is None else hidden @ factor.to(hidden)
         total = features.sum(0)  # structures do not see each other, so neither do their derivatives
         rows = list(jacobian(total, leaves, torch.eye(len(total))))
@@ -180,7 +180,7 @@ def projected_derivatives(
             leaf = torch.zeros_like(batch.cell, requires_grad=True)
             moved = strained(moved, leaf)
         detached = {name: value.detach() for name, value in params.items()}
-        hidden = _hidden(model.energy(detached, moved).hidden)
+        hidden = _hidden(model.energy(detached, moved).last_features)
         # the slope of φ · u is linear in u, and its derivative by u is that of the features
         weights = hidden.new_zeros(batch.structures, hidden.shape[-1]).requires_grad_()
         energy = (hidden * weights[batch.owner]).sum()
@@ -199,7 +199,7 @@ def last_layer_spread(
     *,
     forces: bool,
     stress: bool,
-) -> Spread:
+) -> EpistemicVariances:
     """Variances of a batch for the weight covariance `factor` @ `factor`.T, a factor (D, K).
 
     Energies cost a product of matrices; forces and stress K backward passes.
@@ -208,9 +208,9 @@ def last_layer_spread(
     energy = (structure_features(batch, hidden) @ factor.double()).square().sum(-1)
     atomic = (hidden.double() @ factor.double()).square().sum(-1)
     if not (forces or stress) or not target_of(model).is_energy:
-        return Spread(energy, None, None, atomic)
+        return EpistemicVariances(energy, None, None, atomic)
     slopes = feature_derivatives(model, params, batch, factor=factor, stress=stress)
-    return Spread(
+    return EpistemicVariances(
         energy,
         torch.einsum("kni,knj->nij", slopes.forces, slopes.forces) if forces else None,
         None if slopes.stress is None else torch.einsum("ksi,ksj->sij", *[slopes.stress] * 2),

@@ -77,17 +77,17 @@ def exploration_blocks(rounds: Sequence[Round]) -> list[Block]:
     if not explored:
         return []
     numbers = [each.number for each in explored]
-    temperatures = sorted({run["temperature"] for each in explored for run in each.runs})
+    temperatures = sorted({run.temperature for each in explored for run in each.runs})
     spread, lengths = [], []
     for colour, kelvin in enumerate(temperatures, start=1):
-        own = [[run for run in each.runs if run["temperature"] == kelvin] for each in explored]
+        own = [[run for run in each.runs if run.temperature == kelvin] for each in explored]
         spread += _line(
             f"{kelvin:g} K",
             colour,
             numbers,
-            [_median([run["forces_std"] for run in runs]) for runs in own],
+            [_median([run.forces_std for run in runs]) for runs in own],
         )
-        times = [float(np.median([run["time"] for run in runs])) for runs in own]
+        times = [float(np.median([run.time for run in runs])) for runs in own]
         lengths += [
             Mark("line", f"{kelvin:g} K", colour, x=numbers, y=times),
             Mark("points", "", colour, x=numbers, y=times),
@@ -130,14 +130,14 @@ def chosen_blocks(rounds: Sequence[Round], shown: Sequence[Shown]) -> list[Block
     rows: list[list[Cell]] = [
         [
             each.number,
-            pick["why"],
-            f"{pick['temperature']:g} K",
-            pick["time"],
-            _milli(pick["forces_std"]),
-            pick["risk"],
-            _milli(pick.get("forces_rmse")),
-            pick.get("use", "–"),
-            pick["start"],
+            pick.why,
+            f"{pick.temperature:g} K",
+            pick.time,
+            _milli(pick.forces_std),
+            pick.risk,
+            _milli(pick.forces_rmse),
+            pick.use or "–",
+            pick.start,
         ]
         for each in reversed(latest)
         for pick in each.chosen
@@ -145,8 +145,8 @@ def chosen_blocks(rounds: Sequence[Round], shown: Sequence[Shown]) -> list[Block
     if not rows:
         return []
     caption = (
-        "Force σ: the largest predicted one, meV/Å. Risk: of a force error beyond the bound of the "
-        "rule. Force error: RMSE of the structure before it was trained on, meV/Å."
+        "Force σ: the largest predicted one, meV/Å. Risk: of a force error beyond what the "
+        "rule allows. Force error: RMSE of the structure before it was trained on, meV/Å."
     )
     title = f"The last {len(latest)} round(s)"
     return [Table("chosen", title, caption, columns, rows), *_viewer(shown)]
@@ -186,7 +186,7 @@ def _endings(rounds: Sequence[Round]) -> Table:
 
 
 def _count(each: Round, reason: str) -> int:
-    return sum(run["reason"] == reason for run in each.runs)
+    return sum(run.reason == reason for run in each.runs)
 
 
 def _viewer(shown: Sequence[Shown]) -> list[Structures]:
@@ -194,7 +194,7 @@ def _viewer(shown: Sequence[Shown]) -> list[Structures]:
     found = [
         Structure(
             title=f"choice {place}",
-            detail=f"{each.pick['temperature']:g} K, {each.pick['time']:g} fs: {each.pick['why']}",
+            detail=f"{each.pick.temperature:g} K, {each.pick.time:g} fs: {each.pick.why}",
             symbols=[symbols_of([number]) for number in each.frame.numbers],
             positions=each.frame.positions
             if each.frame.pbc.any()

@@ -23,11 +23,11 @@ from bayrace.core.prediction import Prediction, Uncertain, log_determinant
 from bayrace.select.acquire.interface import (
     AcquisitionError,
     Needs,
-    Over,
+    OverAtoms,
     Pick,
     Pool,
     descending,
-    over_atoms,
+    reduce_over_atoms,
     require_spread,
 )
 
@@ -40,7 +40,7 @@ def energy_information(prediction: Prediction) -> Tensor:
     return 0.5 * (energy.total.log() - _mean_log_noise(energy, ENERGY))
 
 
-def force_information(prediction: Prediction, *, over: Over = "mean") -> Tensor:
+def force_information(prediction: Prediction, *, over_atoms: OverAtoms = "mean") -> Tensor:
     """BALD of the forces of each structure, (S,) nats."""
     forces = prediction.forces
     if not prediction.has_forces:
@@ -50,7 +50,9 @@ def force_information(prediction: Prediction, *, over: Over = "mean") -> Tensor:
         )
     noise = _mean_log_noise(forces, FORCES)
     atoms = 0.5 * (log_determinant(forces.total) - noise)
-    return over_atoms(atoms, prediction.owner, len(prediction.energy.mean), over=over)
+    return reduce_over_atoms(
+        atoms, prediction.owner, len(prediction.energy.mean), over_atoms=over_atoms
+    )
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,11 @@ class BaldBoth:
     needs: ClassVar[Needs] = Needs("full")
     names: ClassVar[tuple[str, ...]] = (FORCES, ENERGY)
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:
         """The information in energies, forces or both."""
         found = {}
         if FORCES in self.names:
-            found[FORCES] = force_information(prediction, over=over)
+            found[FORCES] = force_information(prediction, over_atoms=over_atoms)
         if ENERGY in self.names:
             found[ENERGY] = energy_information(prediction)
         return found

@@ -66,7 +66,7 @@ def last_layer_features(potential: Potential, frames: Sequence[Frame]) -> Array 
         )
         with torch.no_grad():
             outputs = evaluate(model, params, batch, forces=False)
-        if outputs.hidden is None:
+        if outputs.last_features is None:
             return None
         rows.append(structure_features(batch, pooled_features(outputs)).numpy(force=True))
     return np.concatenate(rows) if rows else None

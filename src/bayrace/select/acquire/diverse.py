@@ -21,7 +21,7 @@ from bayrace.select.acquire.interface import (
     AcquisitionError,
     Array,
     Needs,
-    Over,
+    OverAtoms,
     Pick,
     Pool,
     best,
@@ -39,7 +39,7 @@ class Diverse:
     name: ClassVar[str] = "diverse"
     needs: ClassVar[Needs] = Needs("none", features=True)
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:  # noqa: ARG002
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing but the features."""
         return {}
 
@@ -60,10 +60,10 @@ class BaldDiverse:
     name: ClassVar[str] = "bald-diverse"
     needs: ClassVar[Needs] = Needs("full", features=True)
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:
         """The information in energies and forces."""
         return {
-            FORCES: force_information(prediction, over=over),
+            FORCES: force_information(prediction, over_atoms=over_atoms),
             ENERGY: energy_information(prediction),
         }
 

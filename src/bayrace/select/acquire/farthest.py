@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bayrace.core.prediction import Prediction
 from bayrace.select.acquire.descriptors import nearest
-from bayrace.select.acquire.interface import AcquisitionError, Needs, Over, Pick, Pool, best
+from bayrace.select.acquire.interface import AcquisitionError, Needs, OverAtoms, Pick, Pool, best
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Farthest:
     name: ClassVar[str] = "farthest"
     needs: ClassVar[Needs] = Needs("none", descriptors=True)
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:  # noqa: ARG002
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing but the descriptors."""
         return {}
 

@@ -15,7 +15,7 @@ from bayrace.predict.predict import Uncertainty
 
 Array = NDArray[np.float64]
 Descriptors = NDArray[np.float32]
-Over = Literal["mean", "max", "sum"]
+OverAtoms = Literal["mean", "max", "sum"]
 """How the numbers of atoms become one of their structure."""
 
 
@@ -69,7 +69,7 @@ class Acquisition(Protocol):
     name: ClassVar[str]
     needs: ClassVar[Needs]
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:
         """Numbers (S,) by name of each structure of a batch, from predictions as needed."""
         ...
 
@@ -96,13 +96,15 @@ def best(pool: Pool, scores: Array) -> int | None:
     return int(np.argmax(np.where(pool.free, scores, -np.inf)))
 
 
-def over_atoms(values: Tensor, owner: Tensor, structures: int, *, over: Over) -> Tensor:
+def reduce_over_atoms(
+    values: Tensor, owner: Tensor, structures: int, *, over_atoms: OverAtoms
+) -> Tensor:
     """Numbers of atoms (N,) as one of each structure (S,)."""
     zero = values.new_zeros(structures)
-    if over == "max":
+    if over_atoms == "max":
         return zero.scatter_reduce(0, owner, values, "amax", include_self=False)
     total = zero.index_add(0, owner, values)
-    if over == "sum":
+    if over_atoms == "sum":
         return total
     return total / zero.index_add(0, owner, values.new_ones(len(values)))
 

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from bayrace.core.prediction import Prediction
-from bayrace.select.acquire.interface import Needs, Over, Pick, Pool
+from bayrace.select.acquire.interface import Needs, OverAtoms, Pick, Pool
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Random:
     name: ClassVar[str] = "random"
     needs: ClassVar[Needs] = Needs("none")
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:  # noqa: ARG002
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:  # noqa: ARG002
         """Nothing."""
         return {}
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from bayrace.core.prediction import Prediction
 from bayrace.select.acquire.interface import (
     Needs,
-    Over,
+    OverAtoms,
     Pick,
     Pool,
     descending,
-    over_atoms,
+    reduce_over_atoms,
     require_spread,
 )
 
@@ -33,14 +33,16 @@ class Variance:
     name: ClassVar[str] = "variance"
     needs: ClassVar[Needs] = Needs("full")
 
-    def measure(self, prediction: Prediction, *, over: Over) -> dict[str, Tensor]:
+    def measure(self, prediction: Prediction, *, over_atoms: OverAtoms) -> dict[str, Tensor]:
         """Both variances of each structure."""
         structures = len(prediction.energy.mean)
         atoms = prediction.owner.bincount(minlength=structures)
         found = {_ENERGY: prediction.energy.total / atoms}
         if prediction.has_forces:
             forces = prediction.forces.total.diagonal(dim1=-2, dim2=-1).mean(-1)
-            found[_FORCES] = over_atoms(forces, prediction.owner, structures, over=over)
+            found[_FORCES] = reduce_over_atoms(
+                forces, prediction.owner, structures, over_atoms=over_atoms
+            )
         return found
 
     def order(self, pool: Pool, *, seed: int) -> Iterator[Pick]:  # noqa: ARG002

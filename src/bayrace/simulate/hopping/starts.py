@@ -89,7 +89,7 @@ def relaxed(states: States, frame: Frame) -> Array:
     found = minimize(value, start, jac=True, method="BFGS", options={"gtol": 0.02, "maxiter": 200})
     if np.abs(found.x - start).max() > 0.5:
         raise ValueError(
-            f"{frame.label}: an atom moved {np.abs(found.x - start).max():.2g} Å on the way to a "
+            f"{frame.origin}: an atom moved {np.abs(found.x - start).max():.2g} Å on the way to a "
             "minimum of the lowest state; give a structure nearer to one"
         )
     result: Array = found.x

@@ -15,18 +15,18 @@ from bayrace.data.read import read_frames
 from bayrace.label.oracles.ase import AseOracle, resolve
 from bayrace.label.oracles.command import CommandOracle
 from bayrace.potential.potential import Potential
-from bayrace.workflow.loop.bench import Bench
 from bayrace.workflow.loop.gather import all_starts
+from bayrace.workflow.loop.workspace import Workspace
 
 _PACKAGES = {"gfn1": "tblite", "gfn2": "tblite", "dft": "pyscf"}  # by kind of oracle
 
 
-def check_ahead(bench: Bench) -> None:
+def check_ahead(workspace: Workspace) -> None:
     """Refuse test sets, starts and oracles that would end the loop when they are first used."""
-    config = bench.config
-    sets = list(bench.tests.values())
+    config = workspace.config
+    sets = list(workspace.tests.values())
     if config.explore.starts is not None:
-        sets.append(all_starts(bench))
+        sets.append(all_starts(workspace))
     if sets:
         elements = _elements(config)
         for frames in sets:

@@ -14,26 +14,28 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bayrace.config.load import ConfigError, plain_values_of
 from bayrace.config.loop import LoopConfig, StopConfig
 from bayrace.config.oracle import make_oracle
 from bayrace.report.document import short
 from bayrace.report.page import render
-from bayrace.report.round import Ending, Round
+from bayrace.report.round import Ending, Round, RunSummary
 from bayrace.report.rounds import rounds_report
 from bayrace.train.checkpoint import write_atomically
 from bayrace.workflow.folder import locked
 from bayrace.workflow.loop import gather, learn
 from bayrace.workflow.loop.ahead import check_ahead
-from bayrace.workflow.loop.bench import Bench
+from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.orphans import adopt
 from bayrace.workflow.loop.state import STATE, State
-from bayrace.workflow.loop.watch import LoopWatch
+from bayrace.workflow.loop.steps import Chosen, Explored, Labelled, Scored, Step, Trained
+from bayrace.workflow.loop.workspace import Workspace
 
+S = TypeVar("S", bound=Step)
 ROUNDS, REPORT, FINAL = "rounds.json", "report.html", "model.bayrace"
 _FREE: dict[str, bool | set[str]] = {  # may change while a loop is going on
     **dict.fromkeys(("output", "stop", "label", "workers", "pin"), True),
@@ -52,32 +54,32 @@ class Ended:
 
 
 def run_loop(
-    config: LoopConfig, *, watch: LoopWatch | None = None, overwrite: bool = False
+    config: LoopConfig, *, watch: LoopObserver | None = None, overwrite: bool = False
 ) -> Ended:
     """Go on with the loop in `config.output` until it ends; `overwrite` begins anew."""
-    watch, folder = watch or LoopWatch(), Path(config.output)
+    watch, folder = watch or LoopObserver(), Path(config.output)
     _require_cluster()
     with locked(folder):
         _refuse_others(folder)
         adopt(folder)
         if overwrite:
             clear(folder)
-        bench = Bench(config, State(folder / STATE), watch)
-        bench.state.claim(*_settings(config))
-        check_ahead(bench)
-        rounds = [_first(bench)]
+        workspace = Workspace(config, State(folder / STATE), watch)
+        workspace.state.claim(*_settings(config))
+        check_ahead(workspace)
+        rounds = [_first(workspace)]
         ending = None
         while ending is None:
-            _tell(bench, rounds, None)
+            _tell(workspace, rounds, None)
             reason = enough(rounds, config.stop)
             if reason is not None:
                 ending = Ending(reason, "good" if reached(rounds, config.stop) else "note")
             else:
-                found, ending = _next(bench, rounds[-1])
+                found, ending = _next(workspace, rounds[-1])
                 rounds.append(found)
-        _tell(bench, rounds, ending)
-        newest = max(each.number for each in rounds if bench.model(each.number).is_file())
-        write_atomically(folder / FINAL, bench.model(newest).read_bytes())
+        _tell(workspace, rounds, ending)
+        newest = max(each.number for each in rounds if workspace.model(each.number).is_file())
+        write_atomically(folder / FINAL, workspace.model(newest).read_bytes())
     return Ended(rounds, ending.reason, folder / FINAL, problem=ending.verdict == "bad")
 
 
@@ -102,30 +104,29 @@ def reached(rounds: Sequence[Round], stop: StopConfig) -> bool:
     return stop.error is not None and judged is not None and judged <= stop.error
 
 
-def certain(runs: Sequence[dict[str, Any]], stop: StopConfig) -> str | None:
+def certain(runs: Sequence[RunSummary], stop: StopConfig) -> str | None:
     """Why to stop after an exploration; None to go on."""
     if stop.uncertain is None:
         return None
-    met = sum(bool(run["uncertain"]) for run in runs)
+    met = sum(run.uncertain for run in runs)
     if met > stop.uncertain * len(runs):
         return None
     some = "none" if met == 0 else f"only {met}"
     return f"exploration is certain: {some} of {len(runs)} runs met an uncertain structure"
 
 
-def nothing_chosen(
-    runs: Sequence[dict[str, Any]], skipped: Mapping[str, int], *, pool: int
-) -> Ending:
+def nothing_chosen(runs: Sequence[RunSummary], skipped: Mapping[str, int], *, pool: int) -> Ending:
     """Why an exploration led to no choice: all is known, or what it met cannot be labelled."""
-    met = sum(bool(run["uncertain"]) for run in runs)
+    met = sum(run.uncertain for run in runs)
     if not met:
         return Ending("exploration found nothing that is unlike the known structures", "good")
-    longest = max(float(run["time"]) for run in runs)
+    longest = max(run.time for run in runs)
     why = ", ".join(f"{reason}: {count}" for reason, count in skipped.items()) or "none was kept"
     return Ending(
         f"{met} of {len(runs)} runs became uncertain or flew apart (the longest lasted "
         f"{longest:g} fs), but none of their {pool} structures can be labelled ({why}); train "
-        "longer or on more structures, explore at lower temperatures, or raise explore.rule.bound",
+        "longer or on more structures, explore at lower temperatures, or raise "
+        "explore.rule.max_force_error",
         "bad",
     )
 
@@ -150,72 +151,76 @@ def _refuse_others(folder: Path) -> None:
         )
 
 
-def _first(bench: Bench) -> Round:
-    done = _step(bench, 0, "train", lambda: learn.train_first(bench))
-    found = _step(bench, 0, "evaluate", lambda: learn.judge(bench, 0))
-    seconds = bench.state.seconds(0)
-    return Round(0, 0, 0, 0, done["train"], done["valid"], found, None, seconds=seconds)
+def _first(workspace: Workspace) -> Round:
+    done = _step(workspace, 0, Trained, lambda: learn.train_first(workspace))
+    found = _step(workspace, 0, Scored, lambda: learn.judge(workspace, 0))
+    seconds = workspace.state.seconds(0)
+    return Round(0, 0, 0, 0, done.train, done.valid, found.errors, None, seconds=seconds)
 
 
-def _next(bench: Bench, last: Round) -> tuple[Round, Ending | None]:
+def _next(workspace: Workspace, last: Round) -> tuple[Round, Ending | None]:
     """A further round; the ending where it had to end early."""
-    config, number = bench.config, last.number + 1
-    runs = _step(bench, number, "explore", lambda: gather.explore(bench, number))["runs"]
+    config, number = workspace.config, last.number + 1
+    runs = _step(workspace, number, Explored, lambda: gather.explore(workspace, number)).runs
     ruled = config.explore.rule is not None
     reason = certain(runs, config.stop) if ruled else None
-    ending = None if reason is None else Ending(reason, "good")
-    picked: dict[str, Any] = {"chosen": [], "skipped": {}}
+    ending, picked = None if reason is None else Ending(reason, "good"), Chosen()
     if ending is None:
         left = None if config.stop.labels is None else config.stop.labels - last.labels
         budget = config.select.budget if left is None else min(config.select.budget, left)
-        picked = _step(bench, number, "select", lambda: gather.choose(bench, number, budget=budget))
-        if not picked["chosen"]:
-            ending = nothing_chosen(runs, picked["skipped"], pool=picked["pool"])
+        picked = _step(
+            workspace, number, Chosen, lambda: gather.choose(workspace, number, budget=budget)
+        )
+        if not picked.chosen:
+            ending = nothing_chosen(runs, picked.skipped, pool=picked.pool)
     if ending is not None:
-        ended = Round(
-            **{**vars(last), "number": number, "failed": 0, "newest": None}
-            | {"runs": runs, "chosen": (), "skipped": picked["skipped"]}
-            | {"seconds": bench.state.seconds(number)}
+        ended = replace(
+            last,
+            number=number,
+            failed=0,
+            newest=None,
+            runs=runs,
+            chosen=(),
+            skipped=picked.skipped,
+            seconds=workspace.state.seconds(number),
         )
         return ended, ending
-    return _learn(bench, number, last, runs, picked), None
+    return _learn(workspace, number, last, runs, picked), None
 
 
 def _learn(
-    bench: Bench, number: int, last: Round, runs: Sequence[Any], picked: dict[str, Any]
+    workspace: Workspace, number: int, last: Round, runs: Sequence[RunSummary], picked: Chosen
 ) -> Round:
     """Label what was picked, train and evaluate."""
-    new = _step(bench, number, "label", lambda: gather.label(bench, number, paid=last.labels))
-    done = _step(bench, number, "train", lambda: learn.tune(bench, number))
-    found = _step(bench, number, "evaluate", lambda: learn.judge(bench, number))
-    failed = new["uses"].count("failed")
-    chosen = [
-        {**pick, "use": use, "forces_rmse": rmse}
-        for pick, use, rmse in zip(picked["chosen"], new["uses"], new["forces_rmse"], strict=True)
-    ]
+    new = _step(
+        workspace, number, Labelled, lambda: gather.label(workspace, number, paid=last.labels)
+    )
+    done = _step(workspace, number, Trained, lambda: learn.tune(workspace, number))
+    found = _step(workspace, number, Scored, lambda: learn.judge(workspace, number))
+    labelled = zip(picked.chosen, new.uses, new.forces_rmse, strict=True)
     return Round(
         number=number,
-        labels=last.labels + len(new["uses"]) - failed,
-        failed=failed,
-        calls=new["calls"],
-        train=done["train"],
-        valid=done["valid"],
-        errors=found,
-        newest=new["newest"],
+        labels=last.labels + len(new.uses) - new.failed,
+        failed=new.failed,
+        calls=new.calls,
+        train=done.train,
+        valid=done.valid,
+        errors=found.errors,
+        newest=new.newest,
         runs=runs,
-        chosen=chosen,
-        skipped=picked["skipped"],
-        seconds=bench.state.seconds(number),
+        chosen=[replace(pick, use=use, forces_rmse=rmse) for pick, use, rmse in labelled],
+        skipped=picked.skipped,
+        seconds=workspace.state.seconds(number),
     )
 
 
-def _step(bench: Bench, number: int, name: str, work: Callable[[], Any]) -> Any:
-    def announced() -> Any:
-        bench.watch.begins(number, name)
+def _step(workspace: Workspace, number: int, step: type[S], work: Callable[[], S]) -> S:
+    def announced() -> S:
+        workspace.watch.begins(number, step.name)
         return work()
 
-    result, seconds = bench.state.once(number, name, announced)
-    bench.watch.ends(number, name, result, seconds)
+    result, seconds = workspace.state.once(number, step, announced)
+    workspace.watch.ends(number, result, seconds)
     return result
 
 
@@ -234,17 +239,17 @@ def _settings(config: LoopConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     return content, plain_values_of(config, exclude=_FREE, defaults=False)
 
 
-def _tell(bench: Bench, rounds: Sequence[Round], ending: Ending | None) -> None:
+def _tell(workspace: Workspace, rounds: Sequence[Round], ending: Ending | None) -> None:
     """Write the numbers and the page; they are made anew from the state, whatever was there."""
-    config = bench.config
+    config = workspace.config
     if ending is None:
-        bench.watch.round(rounds[-1])
+        workspace.watch.round(rounds[-1])
     reason = None if ending is None else ending.reason
     content = {"reason": reason, "rounds": [asdict(each) for each in rounds]}
-    write_atomically(bench.root / ROUNDS, json.dumps(content, indent=1).encode())
+    write_atomically(workspace.root / ROUNDS, json.dumps(content, indent=1).encode())
     temperatures = ", ".join(f"{kelvin:g}" for kelvin in config.explore.temperatures)
     facts = {
-        "folder": str(bench.root),
+        "folder": str(workspace.root),
         "oracle": make_oracle(config.oracle).method,
         "chosen by": f"{config.select.by}, {config.select.budget} a round",
         "explored at": f"{temperatures} K",
@@ -256,6 +261,6 @@ def _tell(bench: Bench, rounds: Sequence[Round], ending: Ending | None) -> None:
         title="Active learning",
         facts=facts,
         ending=ending,
-        shown=gather.shown(bench, rounds),
+        shown=gather.shown(workspace, rounds),
     )
-    write_atomically(bench.root / REPORT, render(page).encode())
+    write_atomically(workspace.root / REPORT, render(page).encode())

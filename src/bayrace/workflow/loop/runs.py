@@ -1,40 +1,79 @@
 """The runs of an exploration as files, each written when it ends: a killed one goes on from there.
 
-Runs are spread over processes, `python -m bayrace.workflow.loop.runs`, which take a JSON document
-from their standard input, and leave nothing but files.
+Runs are spread over processes, `python -m bayrace.workflow.loop.runs`, which leave nothing but
+files.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from bayrace.config.load import make_section, plain_values_of
-from bayrace.config.loop import ExploreConfig, dynamics_settings, stop_rule
+from bayrace.config.loop import ExploreConfig, dynamics_settings
 from bayrace.data.frame import DataError, Frame, LabelKeys
 from bayrace.data.read import read_frames
 from bayrace.data.write import write_frames
 from bayrace.potential.potential import Potential
+from bayrace.report.round import RunSummary
 from bayrace.simulate.explore import Excursion, excursion, plan
+from bayrace.system.child import do_task
 from bayrace.system.cores import usable_cores
-from bayrace.system.process import settle
+from bayrace.system.jobs import Job, Placement, run_jobs
 from bayrace.train.checkpoint import write_atomically
+from bayrace.workflow.loop.steps import known
 
 KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
 STARTS = "starts.traj"
-_POLL = 0.1  # s
-_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_SHOWN = 2000  # characters of an error
+
+
+@dataclass(frozen=True)
+class Visited:
+    """A structure that a run kept; the structure itself is in a file beside it."""
+
+    step: int
+    time: float  # fs
+    temperature: float  # K
+    energy_std: float  # eV
+    forces_std: float  # eV/Å, largest
+    risk: float | None  # of the stop rule
+    broken: bool  # whether the rule says to act
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run, as its file tells it."""
+
+    start: str
+    temperature: float  # K
+    seed: int
+    reason: str
+    message: str
+    steps: int
+    visits: Sequence[Visited]
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether it met what the rule does not allow, or flew apart."""
+        return self.reason == "exploded" or any(visit.broken for visit in self.visits)
+
+    def summary(self) -> RunSummary:
+        """Without its visits."""
+        risks = [visit.risk for visit in self.visits if visit.risk is not None]
+        return RunSummary(
+            **{name: value for name, value in vars(self).items() if name != "visits"},
+            time=self.visits[-1].time if self.visits else 0.0,
+            forces_std=max((visit.forces_std for visit in self.visits), default=None),
+            risk=max(risks, default=None),
+            uncertain=self.uncertain,
+            visits=len(self.visits),
+        )
 
 
 @dataclass(frozen=True)
@@ -65,8 +104,8 @@ class Exploration:
 
 
 def explore_in_files(
-    exploration: Exploration, frames: Sequence[Frame], *, progress: Callable[[dict[str, Any]], None]
-) -> list[dict[str, Any]]:
+    exploration: Exploration, frames: Sequence[Frame], *, progress: Callable[[RunRecord], None]
+) -> list[RunRecord]:
     """Simulate from each of the frames at every temperature; what is known of each run."""
     write_frames(Path(exploration.folder) / STARTS, frames)
     told = set()
@@ -75,7 +114,7 @@ def explore_in_files(
         for file in exploration.files:
             if file not in told and file.is_file():
                 told.add(file)
-                progress(_read(file))
+                progress(read_run(file))
 
     left = sum(not file.is_file() for file in exploration.files)
     workers = min(exploration.config.workers or len(usable_cores()), left)
@@ -84,7 +123,7 @@ def explore_in_files(
     elif workers:
         perform(exploration, lambda: True, tell)
     tell()
-    return [_read(file) for file in exploration.files]
+    return [read_run(file) for file in exploration.files]
 
 
 def perform(
@@ -96,7 +135,7 @@ def perform(
 ) -> None:
     """Do those runs that are not done; of a share (k, n) only every n-th, from number k on."""
     config = exploration.config
-    potential, rule = Potential.load(exploration.model), stop_rule(config)
+    potential, rule = Potential.load(exploration.model), config.rule
     settings = dynamics_settings(config, seed=exploration.seed)
     starts = read_traj(Path(exploration.folder) / STARTS)
     plans = plan(starts, config.temperatures, settings, repeats=config.repeats)
@@ -106,21 +145,28 @@ def perform(
         if not wanted():
             return
         run = excursion(
-            potential, start, planned, rule=rule, every=config.every, least=config.least
+            potential, start, planned, rule=rule, every=config.every, min_steps=config.min_steps
         )
         if run.visits:
             write_frames(file.with_suffix(".traj"), [visit.frame for visit in run.visits])
-        content = summary(run) | {"start": exploration.starts[start.index]}
-        write_atomically(file, json.dumps(content).encode())
+        record = record_of(run, start=exploration.starts[start.index])
+        write_atomically(file, json.dumps(asdict(record)).encode())
         tell()
 
 
-def pool_of(runs: Sequence[dict[str, Any]], folder: Path) -> list[Frame]:
+def read_run(file: Path) -> RunRecord:
+    """The run that a file tells of."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    visits = tuple(known(Visited, visit) for visit in content["visits"])
+    return known(RunRecord, {**content, "visits": visits})
+
+
+def pool_of(runs: Sequence[RunRecord], folder: Path) -> list[Frame]:
     """All frames of all runs, one after another."""
     return [
         frame
         for number, run in enumerate(runs)
-        if run["visits"]
+        if run.visits
         for frame in read_traj(folder / f"run-{number:03d}.traj")
     ]
 
@@ -130,83 +176,44 @@ def read_traj(path: Path) -> list[Frame]:
     return read_frames(str(path), keys=KEYS, config_weights={}, require_labels=False)
 
 
-def summary(run: Excursion) -> dict[str, Any]:
-    """A run as JSON; times in fs, σ in eV and eV/Å."""
-    visits = [
-        {
-            "step": visit.frame.index,
-            "time": visit.time,
-            "temperature": visit.temperature,
-            "energy_std": visit.energy_std,
-            "forces_std": visit.forces_std,
-            "risk": None if np.isnan(visit.risk) else visit.risk,
-            "broken": visit.broken,
-        }
+def record_of(run: Excursion, *, start: str) -> RunRecord:
+    """What is kept of a run that began from a structure of this name."""
+    visits = tuple(
+        Visited(
+            step=visit.frame.index,
+            time=visit.time,
+            temperature=visit.temperature,
+            energy_std=visit.energy_std,
+            forces_std=visit.forces_std,
+            risk=None if np.isnan(visit.risk) else visit.risk,
+            broken=visit.broken,
+        )
         for visit in run.visits
-    ]
-    kept = ("start", "temperature", "seed", "reason", "message", "steps")
-    return {**{name: getattr(run, name) for name in kept}, "visits": visits}
-
-
-def _read(file: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return content
+    )
+    kept = {name: getattr(run, name) for name in ("temperature", "seed", "reason", "message")}
+    return RunRecord(start=start, steps=run.steps, visits=visits, **kept)
 
 
 def _in_processes(exploration: Exploration, workers: int, tell: Callable[[], None]) -> None:
-    processes: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
-    try:
-        for number in range(workers):
-            words = TemporaryFile()  # noqa: SIM115 - lives as long as the process
-            processes.append((_start(exploration, (number, workers), words), words))
-        while any(process.poll() is None for process, _ in processes):
-            tell()
-            time.sleep(_POLL)
-        for process, log in processes:
-            if process.returncode:
-                log.seek(0)
-                said = log.read().decode(errors="replace").strip()[-_SHOWN:]
-                raise DataError(f"exploration failed: {said or process.returncode}")
-    finally:
-        for process, log in processes:
-            process.kill()
-            process.wait()
-            log.close()
+    task = exploration.to_json()
+    jobs = [
+        Job("exploration", "bayrace.workflow.loop.runs", {"exploration": task, "share": share})
+        for share in ([number, workers] for number in range(workers))
+    ]
+    placement = Placement(((),) * workers, threads=1)
+    standing = run_jobs(jobs, placement=placement, watch=lambda _: tell())
+    for outcome in standing.outcomes.values():
+        if outcome.state != "finished":
+            raise DataError(f"exploration failed: {outcome.error}")
 
 
-def _start(
-    exploration: Exploration, share: tuple[int, int], log: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    job = {"exploration": exploration.to_json(), "share": share, "parent": os.getpid()}
-    with TemporaryFile() as description:
-        description.write(json.dumps(job).encode())
-        description.seek(0)
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "bayrace.workflow.loop.runs"],
-            stdin=description,
-            stdout=log,
-            stderr=log,
-            env=os.environ | dict.fromkeys(_POOLS, "1"),
-        )
-
-
-def main() -> int:
-    """Do the runs that standard input asks for, as long as the parent lives."""
-    job: dict[str, Any] = json.load(sys.stdin)
-    settle()
-    first, count = job["share"]
-    try:
-        perform(
-            Exploration.from_json(job["exploration"]),
-            lambda: os.getppid() == job["parent"],
-            lambda: None,
-            share=(first, count),
-        )
-    except (ValueError, OSError) as error:  # their messages are for users
-        print(error)
-        return 2
-    return 0
+def share_of_runs(task: dict[str, Any], stop: Callable[[], bool]) -> bool:
+    """Do the runs that another process asks for; False where `stop` ended it."""
+    first, count = task["share"]
+    exploration = Exploration.from_json(task["exploration"])
+    perform(exploration, lambda: not stop(), lambda: None, share=(first, count))
+    return not stop()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(do_task(share_of_runs))

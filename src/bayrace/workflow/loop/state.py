@@ -14,10 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from bayrace.config.renamed import new_names
 from bayrace.data.frame import DataError
 from bayrace.system.database import transaction
+from bayrace.workflow.loop.steps import Step
+
+S = TypeVar("S", bound=Step)
 
 STATE = "loop.sqlite"
 _TABLES = """
@@ -47,7 +51,7 @@ class State:
             if found is None:
                 connection.execute("INSERT INTO loop_settings VALUES (?)", (json.dumps(settings),))
                 return
-        earlier = json.loads(found[0])
+        earlier = new_names(json.loads(found[0]))
         keys = sorted({*earlier, *settings})
         changed = [key for key in keys if _differ(key, earlier, settings, chosen)]
         if changed:
@@ -57,17 +61,17 @@ class State:
                 "--overwrite"
             )
 
-    def result(self, number: int, step: str) -> Any:
+    def result(self, number: int, step: type[S]) -> S | None:
         """What a step came to; None if it is not done."""
         with self._connected() as connection:
             found = connection.execute(
-                "SELECT result FROM loop_steps WHERE round = ? AND step = ?", (number, step)
+                "SELECT result FROM loop_steps WHERE round = ? AND step = ?", (number, step.name)
             ).fetchone()
-        return None if found is None else json.loads(found[0])
+        return None if found is None else step.from_json(json.loads(found[0]))
 
-    def record(self, number: int, step: str, result: Any, *, seconds: float) -> None:
+    def record(self, number: int, result: Step, *, seconds: float) -> None:
         """A step is done."""
-        row = (number, step, json.dumps(result), time.time(), seconds)
+        row = (number, result.name, json.dumps(result.to_json()), time.time(), seconds)
         with self._connected() as connection:
             connection.execute("INSERT OR REPLACE INTO loop_steps VALUES (?, ?, ?, ?, ?)", row)
 
@@ -79,15 +83,15 @@ class State:
             ).fetchall()
         return dict(found)
 
-    def once(self, number: int, step: str, work: Callable[[], Any]) -> tuple[Any, float | None]:
+    def once(self, number: int, step: type[S], work: Callable[[], S]) -> tuple[S, float | None]:
         """The result of a step, done now unless it was before; seconds are None if it was."""
         found = self.result(number, step)
         if found is not None:
             return found, None
         begin = time.monotonic()
-        result = json.loads(json.dumps(work()))  # the same as when it is read again
+        result = work()
         seconds = time.monotonic() - begin
-        self.record(number, step, result, seconds=seconds)
+        self.record(number, result, seconds=seconds)
         return result, seconds
 
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:

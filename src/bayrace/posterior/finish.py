@@ -23,7 +23,7 @@ from bayrace.train.settings import TrainSettings
 
 
 @dataclass(frozen=True, eq=False)
-class Settling:
+class Finishing:
     """How it is done and who watches."""
 
     refit_epochs: int  # of the noise heads at the mean; 0: they stay as they are
@@ -32,7 +32,7 @@ class Settling:
     progress: Callable[[int], None] = lambda _: None  # structures done
 
 
-class Settled(Centred, Protocol):
+class Finishable(Centred, Protocol):
     """A Gaussian whose mean can be moved and whose weights can be held."""
 
     def held(self, mean: Params, masks: Params) -> Self:
@@ -40,16 +40,16 @@ class Settled(Centred, Protocol):
         ...
 
 
-_S = TypeVar("_S", bound=Settled)
+_S = TypeVar("_S", bound=Finishable)
 
 
-def settle(
+def finish(
     posterior: _S,
     model: HeadedModel,
     likelihood: Likelihood,
     train: Dataset,
     valid: Dataset,
-    how: Settling,
+    how: Finishing,
 ) -> _S:
     """The posterior with noise heads of its mean, held, and with the shifts of its samples."""
     if model.noise_spec.kind in ("energy", "joint"):
@@ -60,12 +60,12 @@ def settle(
     return with_shifts(posterior, model, train, progress=how.progress)
 
 
-def settled(posterior: _S, task: FitTask) -> _S:
+def finished(posterior: _S, task: FitTask) -> _S:
     """The same for what a fit was given, by the likelihood after its last epoch."""
     calls, settings = task.callbacks, task.settings
-    how = Settling(task.refit_epochs, settings, calls.stop, calls.progress)
+    how = Finishing(task.refit_epochs, settings, calls.stop, calls.progress)
     last = task.likelihood_at(settings.max_epochs)
-    return settle(posterior, task.model, last, task.train, task.valid, how)
+    return finish(posterior, task.model, last, task.train, task.valid, how)
 
 
 def _refitted(
@@ -74,7 +74,7 @@ def _refitted(
     likelihood: Likelihood,
     train: Dataset,
     valid: Dataset,
-    how: Settling,
+    how: Finishing,
 ) -> Params:
     """The mean with heads that fit its errors, those of shifted energies."""
     shift = dict(zip(train.elements, mean_shift(model, mean, train).tolist(), strict=True))

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # commands show their help without torch
     from bayrace.label.label import Progress
     from bayrace.report.round import Round
+    from bayrace.workflow.loop.runs import RunRecord
+    from bayrace.workflow.loop.steps import Step
     from bayrace.workflow.member import MemberProgress
 
 
-class LoopWatch:
+class LoopObserver:
     """Hears everything and does nothing; override what is of interest."""
 
     def begins(self, number: int, step: str) -> None:
         """A step of a round is started."""
 
-    def ends(self, number: int, step: str, result: Any, seconds: float | None) -> None:
-        """It is done; `seconds` are None if it was found done."""
+    def ends(self, number: int, result: Step, seconds: float | None) -> None:
+        """A step is done; `seconds` are None if it was found done."""
 
     def members(self, members: Sequence[MemberProgress]) -> None:
         """Members of an ensemble are trained; heard a few times a second."""
@@ -26,8 +28,8 @@ class LoopWatch:
     def labels(self, progress: Progress) -> None:
         """A call of the oracle has ended."""
 
-    def run(self, run: dict[str, Any]) -> None:
-        """A run of the exploration has ended; see `bayrace.workflow.loop.runs.summary`."""
+    def run(self, run: RunRecord) -> None:
+        """A run of the exploration has ended."""
 
     def round(self, done: Round) -> None:
         """A round is complete."""

@@ -11,21 +11,22 @@ import numpy as np
 from bayrace.config.loop import LoopConfig
 from bayrace.data.frame import Frame, split_isolated
 from bayrace.data.read import read_frames
+from bayrace.workflow.loop.observer import LoopObserver
 from bayrace.workflow.loop.runs import KEYS, read_traj
 from bayrace.workflow.loop.state import State
-from bayrace.workflow.loop.watch import LoopWatch
+from bayrace.workflow.loop.steps import Labelled
 
 MODEL, TRAIN, VALID = "model.bayrace", "train.traj", "valid.traj"
 CHOSEN, LABELLED, JUDGED = "chosen.traj", "labelled.traj", "judged.npz"
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class Workspace:
     """Where a loop works, and with what."""
 
     config: LoopConfig
     state: State
-    watch: LoopWatch
+    watch: LoopObserver
 
     @property
     def root(self) -> Path:
@@ -52,11 +53,17 @@ class Bench:
             for name, paths in self.config.test.items()
         }
 
+    def labels(self, number: int) -> Labelled:
+        """What labelling came to in a round, where it is done."""
+        found = self.state.result(number, Labelled)
+        assert found is not None
+        return found
+
     def labelled(self, upto: int) -> tuple[list[Frame], list[Frame]]:
         """New labels of the rounds 1 to `upto`: for training, and for validation."""
         parts: dict[str, list[Frame]] = {"training": [], "validation": []}
         for number in range(1, upto + 1):
-            uses = [use for use in self.state.result(number, "label")["uses"] if use != "failed"]
+            uses = [use for use in self.labels(number).uses if use != "failed"]
             frames = read_traj(self.folder(number) / LABELLED) if uses else []
             for use, frame in zip(uses, frames, strict=True):
                 parts[use].append(frame)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from bayrace.train.signals import stop_on_signals
+from bayrace.system.signals import stop_on_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,0 +1,285 @@
+/* A step of Muon: momentum, the polynomials of bayrace.train.muon, and the move of the parameters.
+   REAL and LANES are set when compiling.
+
+   A matrix has `length` rows of `width` numbers, width <= length, or is such a one turned. Gram
+   matrices (width, width) are padded with zeros to whole vectors; what the polynomials put there
+   meets zeros again. Nothing depends on the number of threads. */
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef REAL real;
+typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
+typedef real loose
+    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
+#define AT(pointer) (*(loose *)(pointer))
+#define UNROLL _Pragma("GCC unroll 8")
+#define PAD (LANES < 4 ? 4 : LANES)
+#define TILE (LANES * sizeof(real) >= 64 ? 8 : 4) /* rows of a product in registers, at 2 vectors */
+#define BLOCK 64                                  /* rows at a time, which stay in the cache */
+
+//@ lanes
+
+typedef struct {
+  real *param;
+  const real *gradient;
+  real *momentum;
+  long count, rows, columns; /* of a parameter: several matrices, one after another */
+} matrix;
+
+typedef struct {
+  double memory, scale, shrink, tiny, cushion; /* see bayrace.train.muon */
+  long steps;
+  const double *polynomials; /* three numbers each */
+} settings;
+
+/* to[r, c] = sum over i of a[i, r] b[i, c], or to `add`. Of a, numbers of one r are `a_apart` from
+   each other and those of one i `a_next`; rows of b and to are `b_apart` and `apart`. */
+#define SUMS(vectors)                                                                       \
+  {                                                                                         \
+    vec sum[TILE][vectors];                                                                 \
+    UNROLL for (int r = 0; r < TILE; r++)                                                   \
+      UNROLL for (int v = 0; v < vectors; v++)                                              \
+        sum[r][v] = add ? (vec)AT(to + r * apart + v * LANES) : (vec){0};                   \
+    for (long i = 0; i < size; i++)                                                         \
+      UNROLL for (int v = 0; v < vectors; v++) {                                            \
+        const vec other = AT(b + i * b_apart + v * LANES);                                  \
+        UNROLL for (int r = 0; r < TILE; r++) sum[r][v] += a[i * a_apart + r * a_next] * other; \
+      }                                                                                     \
+    UNROLL for (int r = 0; r < TILE; r++)                                                   \
+      UNROLL for (int v = 0; v < vectors; v++) AT(to + r * apart + v * LANES) = sum[r][v];  \
+  }
+
+static inline void tile(int vectors, const real *a, long a_apart, long a_next, const real *b,
+                        long b_apart, long size, real *to, long apart, int add) {
+  if (vectors == 2) SUMS(2)
+  else SUMS(1)
+}
+
+/* The part of a^T b at and above the diagonal, of (size, n) each. */
+static void upper(const real *a, const real *b, long size, long n, real *to, int add) {
+  for (long r = 0; r < n; r += TILE)
+    for (long c = r / LANES * LANES; c < n; c += 2 * LANES)
+      tile(n - c >= 2 * LANES ? 2 : 1, a + r, n, 1, b + c, n, size, to + r * n + c, n, add);
+}
+
+static void mirror(real *a, long n) {
+  for (long r = 0; r < n; r += 4)
+    for (long c = r / PAD * PAD + PAD; c < n; c += 4) turn_four(a + r * n + c, n, a + c * n + r, n);
+}
+
+/* a^T b where that is symmetric. */
+static void symmetric(const real *a, const real *b, long n, real *to) {
+  upper(a, b, n, n, to, 0);
+  mirror(to, n);
+}
+
+/* a b of `rows` rows. */
+static inline void product(const real *a, const real *b, long rows, long n, real *to) {
+  for (long r = 0; r < rows; r += TILE)
+    for (long c = 0; c < n; c += 2 * LANES)
+      tile(n - c >= 2 * LANES ? 2 : 1, a + r * n, 1, n, b + c, n, n, to + r * n + c, n, 0);
+}
+
+/* Divide a Gram matrix by a bound of its largest eigenvalue, which is returned; also its square. */
+static double normalise(const settings *own, real *gram, real *power, long n) {
+  const long all = n * n;
+  real trace = 0;
+  vec norms = {0};
+  for (long i = 0; i < n; i++) trace += gram[i * n + i];
+  trace = trace > (real)own->tiny ? trace : (real)own->tiny;
+  for (long i = 0; i < all; i += LANES) AT(gram + i) /= trace; /* or fourth powers leave the range */
+  symmetric(gram, gram, n, power);
+  for (long i = 0; i < all; i += LANES) norms += AT(power + i) * AT(power + i);
+  real norm = (real)sqrt((double)total(norms)); /* the root of the trace of gram^4 */
+  norm = norm > (real)own->tiny ? norm : (real)own->tiny;
+  const real largest = (real)(sqrt((double)norm) * own->cushion), less = 1 / largest;
+  for (long i = 0; i < all; i += LANES) AT(gram + i) *= less, AT(power + i) *= less * less;
+  return (double)trace * (double)largest;
+}
+
+/* The factor of a polynomial, in place of the square of the Gram matrix. */
+static void factor(const double *polynomial, const real *gram, real *power, long n) {
+  const real linear = (real)polynomial[1], quadratic = (real)polynomial[2];
+  for (long i = 0; i < n * n; i += LANES)
+    AT(power + i) = quadratic * AT(power + i) + linear * AT(gram + i);
+  for (long i = 0; i < n; i++) power[i * n + i] += (real)polynomial[0];
+}
+
+/* A polynomial of the Gram matrix that approximates its inverse square root, times `scale`; work
+   has room for five matrices, the first of which is the Gram matrix. Returns the result in it.
+   All these matrices commute, but for rounding, of which small eigenvalues must not see much:
+   f s f is computed as (s f)^T f, and the product of all f is not made symmetric. */
+static real *inverse_root(const settings *own, real *work, long n, double scale) {
+  const long all = n * n;
+  real *gram = work, *power = work + all, *whole = work + 2 * all, *spare = work + 3 * all;
+  real *other = work + 4 * all;
+  const double size = normalise(own, gram, power, n);
+  for (long step = 0; step < own->steps; step++) {
+    if (step) symmetric(gram, gram, n, power);
+    factor(own->polynomials + 3 * step, gram, power, n);
+    if (step) {
+      product(whole, power, n, n, other);
+      real *old = whole;
+      whole = other, other = old;
+    } else
+      memcpy(whole, power, all * sizeof(real));
+    if (step < own->steps - 1) {
+      product(gram, power, n, n, spare);
+      symmetric(spare, power, n, gram);
+    }
+  }
+  const real last = (real)(scale / sqrt(size));
+  for (long i = 0; i < all; i += LANES) AT(whole + i) *= last;
+  return whole;
+}
+
+/* Gradient and momentum, ahead of the step (Nesterov); `move` the momentum first. */
+static inline void ahead(const matrix *m, const settings *own, long start, long count, int move,
+                         real *to) {
+  const real memory = (real)own->memory, rest = (real)(1 - own->memory);
+  const real *gradient = m->gradient + start;
+  real *momentum = m->momentum + start;
+  if (move)
+#pragma omp simd
+    for (long i = 0; i < count; i++) momentum[i] += rest * (gradient[i] - momentum[i]);
+#pragma omp simd
+  for (long i = 0; i < count; i++) to[i] = gradient[i] + memory * (momentum[i] - gradient[i]);
+}
+
+/* `size` rows of n numbers, or columns where the matrix is wide: then also as they are, (n, BLOCK). */
+static void load(const matrix *m, const settings *own, long begin, long size, long n, int move,
+                 real *block, real *wide) {
+  const long width = m->rows < m->columns ? m->rows : m->columns;
+  if (m->rows >= m->columns) {
+    if (n == width) ahead(m, own, begin * n, size * n, move, block);
+    else
+      for (long i = 0; i < size; i++) ahead(m, own, (begin + i) * width, width, move, block + i * n);
+    return;
+  }
+  for (long j = 0; j < width; j++)
+    ahead(m, own, j * m->columns + begin, size, move, wide + j * BLOCK);
+  if (!move) return;
+  for (long j = 0; j < n; j += 4)
+    for (long i = 0; i < BLOCK; i += 4) turn_four(wide + j * BLOCK + i, BLOCK, block + i * n + j, n);
+}
+
+static inline void subtract(real *param, const real *step, long count, real shrink) {
+#pragma omp simd
+  for (long i = 0; i < count; i++) param[i] = shrink * param[i] - step[i];
+}
+
+static void apply(const matrix *m, const settings *own, const real *root, long begin, long size,
+                  long n, const real *block, const real *wide, real *step) {
+  const real shrink = (real)own->shrink;
+  const long width = m->rows < m->columns ? m->rows : m->columns;
+  if (m->rows < m->columns) { /* root^T wide */
+    for (long r = 0; r < n; r += TILE)
+      for (long c = 0; c < BLOCK; c += 2 * LANES)
+        tile(2, root + r, n, 1, wide + c, BLOCK, n, step + r * BLOCK + c, BLOCK, 0);
+    for (long j = 0; j < width; j++)
+      subtract(m->param + j * m->columns + begin, step + j * BLOCK, size, shrink);
+    return;
+  }
+  product(block, root, size, n, step);
+  if (n == width) subtract(m->param + begin * n, step, size * n, shrink);
+  else
+    for (long i = 0; i < size; i++)
+      subtract(m->param + (begin + i) * width, step + i * n, width, shrink);
+}
+
+static long padded(const matrix *m) {
+  const long width = m->rows < m->columns ? m->rows : m->columns;
+  return (width + PAD - 1) / PAD * PAD;
+}
+
+/* Square matrices are multiplied by the factors themselves: fewer products than for the root. */
+static void one_square(const matrix *m, const settings *own, real *work) {
+  const long n = padded(m), all = n * n, width = m->columns;
+  real *x = work, *gram = work + all, *power = work + 2 * all, *other = work + 3 * all;
+  memset(x, 0, all * sizeof(real));
+  for (long i = 0; i < width; i++) ahead(m, own, i * width, width, 1, x + i * n);
+  symmetric(x, x, n, gram);
+  const double size = normalise(own, gram, power, n);
+  const real less = (real)(1 / sqrt(size));
+  for (long i = 0; i < all; i += LANES) AT(x + i) *= less;
+  for (long step = 0; step < own->steps; step++) {
+    if (step) symmetric(x, x, n, gram), symmetric(gram, gram, n, power);
+    factor(own->polynomials + 3 * step, gram, power, n);
+    product(x, power, n, n, other);
+    real *old = x;
+    x = other, other = old;
+  }
+  const real scale = (real)(own->scale * sqrt((double)width));
+  for (long i = 0; i < all; i += LANES) AT(x + i) *= scale;
+  for (long i = 0; i < width; i++)
+    subtract(m->param + i * width, x + i * n, width, (real)own->shrink);
+}
+
+static void one(const matrix *m, const settings *own, real *work) {
+  const long n = padded(m), length = m->rows < m->columns ? m->columns : m->rows;
+  real *block = work + 5 * n * n, *wide = block + BLOCK * n, *step = wide + BLOCK * n;
+  if (m->rows == m->columns) {
+    one_square(m, own, work);
+    return;
+  }
+  memset(work, 0, n * n * sizeof(real));
+  memset(block, 0, 2 * BLOCK * n * sizeof(real));
+  for (long begin = 0; begin < length; begin += BLOCK) {
+    const long size = length - begin < BLOCK ? length - begin : BLOCK;
+    if (size < BLOCK) memset(block, 0, 2 * BLOCK * n * sizeof(real));
+    load(m, own, begin, size, n, 1, block, wide);
+    upper(block, block, size, n, work, 1);
+  }
+  mirror(work, n);
+  const real *root = inverse_root(own, work, n, own->scale * sqrt((double)length));
+  for (long begin = 0; begin < length; begin += BLOCK) {
+    const long size = length - begin < BLOCK ? length - begin : BLOCK;
+    load(m, own, begin, size, n, 0, block, wide);
+    apply(m, own, root, begin, size, n, block, wide, step);
+  }
+}
+
+/* Every matrix of the parameters, to be freed; null without memory for them. */
+static matrix *listed(long count, const matrix *params, long *found) {
+  *found = 0;
+  for (long i = 0; i < count; i++) *found += params[i].count;
+  matrix *all = malloc(*found * sizeof(matrix)), *next = all;
+  for (long i = 0; all && i < count; i++) {
+    const long size = params[i].rows * params[i].columns;
+    for (long k = 0; k < params[i].count; k++, next++) {
+      *next = params[i];
+      next->param += k * size, next->gradient += k * size, next->momentum += k * size;
+    }
+  }
+  return all;
+}
+
+/* numbers: memory, scale, shrink, tiny, cushion, then the polynomials. Returns 0, or 1 where there
+   is no memory for the work. */
+int step(long count, const matrix *params, long polynomials, const double *numbers, long threads) {
+  const settings own = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4],
+                        polynomials, numbers + 5};
+  long widest = 0, every = 0;
+  for (long i = 0; i < count; i++) {
+    const long n = padded(params + i);
+    widest = n > widest ? n : widest;
+  }
+  const long room = widest * (5 * widest + 3 * BLOCK);
+  real *work = aligned_alloc(64, (threads * room * sizeof(real) / 64 + 1) * 64);
+  matrix *matrices = listed(count, params, &every);
+  const int failed = !work || !matrices;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (!failed)
+  for (long i = 0; i < (failed ? 0 : every); i++) {
+    long thread = 0;
+#ifdef _OPENMP
+    extern int omp_get_thread_num(void);
+    thread = omp_get_thread_num();
+#endif
+    one(matrices + i, &own, work + thread * room);
+  }
+  free(matrices);
+  free(work);
+  return failed;
+}
