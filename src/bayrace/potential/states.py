@@ -119,8 +119,8 @@ class States:
             return _side_by_side(told)
         if self.form == "diabatic":
             return _composed(told, compose)
-        smooth = sum(_covariance(each.slopes) + each.slope_rest for each in told)
-        return replace(_composed(told, compose_gap), smooth_covariance=smooth)
+        mean, gap = (_covariance(each.slopes) + each.slope_rest for each in told)
+        return replace(_composed(told, compose_gap), smooth_covariance=mean + gap)
 
 
 @dataclass(frozen=True, eq=False)
