@@ -17,7 +17,7 @@ from pathlib import Path
 from bayrace.config.search import load_search
 from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.potential.potential import Potential
-from bayrace.workflow.search import SearchWatch, search
+from bayrace.workflow.search import SearchObserver, search
 from bayrace.workflow.search_score import judge
 
 CONFIG = """
@@ -49,7 +49,7 @@ def main() -> None:
     names = {name: embedded(f"ethanol-{name}") for name in ("train", "atoms", "valid")}
     path.write_text(CONFIG.format(**vars(options), **names), encoding="utf-8")
     config, section, raw = load_search(path)
-    result = search(config, section, raw, watch=SearchWatch(told=lambda t: print(t, flush=True)))
+    result = search(config, section, raw, watch=SearchObserver(told=lambda t: print(t, flush=True)))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     own = os.times()
     minutes = (used.ru_utime + used.ru_stime + own.user + own.system) / 60
