@@ -43,7 +43,9 @@ def found(frames):
     return [str(doubt) for doubt in doubts({"train": frames})]
 
 
-@pytest.mark.parametrize("name", [name for name in EMBEDDED if not name.endswith("atoms")])
+@pytest.mark.parametrize(
+    "name", [name for name in EMBEDDED if not name.endswith("atoms") and "meth" not in name]
+)
 def test_good_data_are_not_doubted(name):
     assert found(split_isolated(embedded_frames(name))[0]) == []
 

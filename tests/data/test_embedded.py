@@ -11,10 +11,13 @@ from ase.io import read
 
 from bayrace.data.embedded import EMBEDDED, embedded, embedded_frames
 from bayrace.data.frame import frame_to_atoms
+from bayrace.label.oracles.casscf import TwoStateCasscf
+from bayrace.simulate.hopping.labelled import read_states
 
 COUNTS = {
     name: int(text.split()[0]) for name, text in EMBEDDED.items() if text.split()[0].isdigit()
 }
+ONE_STATE = [name for name in COUNTS if not name.startswith("methaniminium")]
 
 
 @pytest.mark.parametrize(("name", "count"), COUNTS.items())
@@ -28,7 +31,7 @@ def test_files_are_the_described_ones_and_below_a_megabyte() -> None:
     assert sum(path.stat().st_size for path in paths) < 1_000_000
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", ONE_STATE)
 def test_every_frame_is_labelled(name: str) -> None:
     for frame in embedded_frames(name):
         assert frame.energy is not None
@@ -53,7 +56,7 @@ def test_hot_frames_are_hotter_and_trajectories_are_not_shared(system: str) -> N
         seen |= fresh
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", ONE_STATE)
 def test_no_molecule_has_come_apart(name: str) -> None:
     for frame in embedded_frames(name):
         atoms = frame_to_atoms(frame)
@@ -88,6 +91,42 @@ def test_labels_are_those_of_tblite_at_the_stored_positions(name: str) -> None:
     assert again.get_forces() == pytest.approx(atoms.get_forces(), abs=2e-6)
     if atoms.pbc.all():
         assert again.get_stress() == pytest.approx(atoms.get_stress(), abs=1e-7)
+
+
+def test_two_states_of_methaniminium() -> None:
+    """Ordered, with forces that cancel, close to each other in places, no trajectory shared."""
+    trajectories: list[int] = []
+    least = np.inf
+    for name in ("train", "valid", "test"):
+        path = embedded(f"methaniminium-{name}")
+        _, energies, forces, coupling = read_states(str(path), 2)
+        assert energies is not None
+        assert forces is not None
+        assert coupling is not None
+        gaps = np.diff(energies, axis=1)[:, 0]
+        assert gaps.min() > 0
+        least = min(least, gaps.min())
+        assert np.abs(forces.sum(2)).max() < 1e-3
+        assert np.abs(coupling.sum(1)).max() < 1e-4
+        found = {atoms.info["trajectory"] for atoms in read(path, ":")}
+        trajectories += found
+    assert least < 0.1
+    assert len(trajectories) == len(set(trajectories))
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_methaniminium_labels_are_those_of_pyscf() -> None:
+    pytest.importorskip("pyscf")
+    method = TwoStateCasscf((6, 7, 1, 1, 1, 1), charge=1, basis="6-31g")
+    frames = read(embedded("methaniminium-test"), ":")
+    frame = min(frames, key=lambda atoms: atoms.info["energy_1"] - atoms.info["energy_0"])
+    solved = method.solve(frame.positions)
+    labels = [frame.info[f"energy_{state}"] for state in (0, 1)]
+    assert solved.energies == pytest.approx(labels, abs=1e-4)
+    slopes, _ = solved.derivatives((1,), coupling=False)
+    assert -slopes[1] == pytest.approx(frame.arrays["forces_1"], abs=2e-2)
 
 
 def test_unknown_name_is_refused_with_the_nearest() -> None:

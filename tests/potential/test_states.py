@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from ase import Atoms
 
-from bayrace.data.frame import Frame, bare_frame
+from bayrace.data.frame import Frame, LabelKeys, bare_frame, frame_from_atoms
+from bayrace.data.gaps import MEAN, SOFT_GAP
 from bayrace.potential.potential import Potential, PotentialError
-from bayrace.potential.states import FLOOR, States, compose
+from bayrace.potential.states import CLOSEST, FLOOR, States, compose, compose_gap
 from bayrace.simulate.hopping.learnt import HBAR, LearntSurfaces
 from bayrace.simulate.hopping.swarm import UNTRUSTED, HopSettings, begin, run
 from bayrace.simulate.stop import StopRule
@@ -42,12 +45,12 @@ def diabats(make_potential: Callable[..., Potential]) -> States:
         for k in range(2)
     ]
     square = replace(make_potential(seeds=(7, 8)), references=shift | {8: 3.0})
-    return States((*parts, square), diabatic=True)
+    return States((*parts, square), "diabatic")
 
 
 def test_gradients_and_coupling_of_composed_potentials(diabats: States) -> None:
     """One member each, so that the mean over members is a plain function of the positions."""
-    single = States(tuple(_first(p) for p in diabats.potentials), diabatic=True)
+    single = States(tuple(_first(p) for p in diabats.potentials), "diabatic")
     (frame,) = frames(1)
     found = single.predict([frame], uncertainty=False)
     assert found.coupling is not None
@@ -115,11 +118,15 @@ def test_variances_are_those_of_the_members(diabats: States) -> None:
     for member in (0, 1):
         single = States(
             tuple(replace(p, posterior=_one(p, member)) for p in diabats.potentials),
-            diabatic=True,
+            "diabatic",
         )
         each.append(single.predict(chosen, uncertainty=False))
     energies = np.stack([e.energies for e in each])
-    np.testing.assert_allclose(found.energies, energies.mean(0), atol=1e-10)
+    told = [p.predict(chosen).energy.mean.numpy() for p in diabats.potentials]
+    none = [np.zeros((2, 3, 3))] * 3
+    np.testing.assert_allclose(found.energies, compose(told, none)[0], atol=1e-10)
+    unaware = diabats.predict(chosen, uncertainty=False)
+    np.testing.assert_allclose(found.gradients, unaware.gradients, atol=1e-10)
     assert (found.energies_variance >= energies.var(0) - 1e-12).all()  # noise comes on top
     couplings = np.stack([e.coupling for e in each])
     np.testing.assert_allclose(found.coupling_variance, couplings.var(0), atol=1e-12)
@@ -134,11 +141,68 @@ def _one(potential: Potential, member: int):
 def test_states_learnt_directly_are_in_order(make_potential: Callable[..., Potential]) -> None:
     low = make_potential(seeds=(0,))
     high = replace(make_potential(seeds=(1,)), references={1: 0.0, 6: 0.0, 8: 0.0})
-    told = States((high, low), diabatic=False).predict(frames(3))
+    told = States((high, low), "adiabatic").predict(frames(3))
     assert (np.diff(told.energies, axis=1) > 0).all()
     assert told.coupling is None
     expected = low.predict(frames(3)).forces.mean.numpy().reshape(3, 3, 3)
     np.testing.assert_allclose(-told.gradients[:, 0], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("gap", [4.0, 0.5, 0.02])
+def test_the_gap_form_gives_the_adiabats_back(gap: float) -> None:
+    """From the labels of a frame, as a trained potential would tell them."""
+    atoms = Atoms("OH2", WATER)
+    random = np.random.default_rng(3)
+    atoms.info |= {"energy_0": -3.0, "energy_1": -3.0 + gap}
+    for state in (0, 1):
+        atoms.arrays[f"forces_{state}"] = random.normal(size=(3, 3))
+    read = [
+        frame_from_atoms(atoms, keys=LabelKeys(energy, forces, None, None, None))
+        for energy, forces in (MEAN, SOFT_GAP)
+    ]
+    values = [np.array([frame.energy]) for frame in read]
+    energies, gradients, coupling = compose_gap(values, [-frame.forces[None] for frame in read])
+    assert coupling is None
+    exact = gap > 10 * CLOSEST
+    np.testing.assert_allclose(energies[0], [-3.0, -3.0 + gap], atol=1e-5 if exact else CLOSEST)
+    if exact:
+        slopes = -np.stack([atoms.arrays["forces_0"], atoms.arrays["forces_1"]])
+        np.testing.assert_allclose(gradients[0], slopes, atol=1e-5)
+
+
+@pytest.mark.parametrize("soft", [0.9, 0.3003, 0.3, 0.29, 0.1])
+def test_slopes_of_the_gap_form_are_those_of_its_energies(soft: float) -> None:
+    """Also where a prediction has no exact counterpart, a softened gap below the softening."""
+    slopes = [np.array([[[0.2, 0.0, 0.0]]]), np.array([[[0.7, 0.0, 0.0]]])]
+    step = 1e-7
+    ends = [
+        compose_gap([np.array([1.0 + s * 0.2]), np.array([soft + s * 0.7])], slopes)[0]
+        for s in (step, -step)
+    ]
+    _, gradients, _ = compose_gap([np.array([1.0]), np.array([soft])], slopes)
+    slope = (ends[0] - ends[1]) / (2 * step)
+    np.testing.assert_allclose(gradients[0, :, 0, 0], slope[0], atol=1e-5)
+
+
+def test_gap_potentials_are_known_by_their_labels(
+    make_potential: Callable[..., Potential], tmp_path: Path
+) -> None:
+    for name, key, shift in (("mean", MEAN[0], 0.0), ("gap", SOFT_GAP[0], 4.0)):
+        references = {1: 0.0, 6: 0.0, 8: shift}
+        trained = replace(make_potential(seeds=(0, 1)), references=references)
+        replace(trained, config={"data": {"energy_key": key}}).save(tmp_path / f"{name}.bayrace")
+    files = [tmp_path / "gap.bayrace", tmp_path / "mean.bayrace"]
+    states = States.load(files, diabatic=False)
+    assert (states.form, states.count) == ("gap", 2)
+    told, mean = states.predict(frames(2)), Potential.load(files[1]).predict(frames(2))
+    np.testing.assert_allclose(told.energies.mean(1), mean.energy.mean.numpy(), atol=1e-9)
+    assert (np.diff(told.energies, axis=1) > 1.0).all()
+    assert (told.energies_variance >= mean.energy.aleatoric.numpy()[:, None]).all()
+    parts = [Potential.load(file).predict(frames(2)).forces.total.numpy() for file in files]
+    both = sum(parts).reshape(2, 1, 3, 3, 3)
+    np.testing.assert_allclose(told.trust, np.broadcast_to(both, (2, 2, 3, 3, 3)), atol=1e-9)
+    with pytest.raises(PotentialError, match="belongs with one potential"):
+        States.load([files[0], files[0]], diabatic=False)
 
 
 def test_hopping_on_learnt_states_conserves_energy_and_stops(diabats: States) -> None:
@@ -160,9 +224,7 @@ def test_hopping_on_learnt_states_conserves_energy_and_stops(diabats: States) ->
 def test_a_rule_that_could_not_see_is_refused(make_potential: Callable[..., Potential]) -> None:
     from bayrace.models.noise import NO_NOISE
 
-    blind = States(
-        tuple(make_potential(seeds=(k,), noise=NO_NOISE) for k in (0, 1)), diabatic=False
-    )
+    blind = States(tuple(make_potential(seeds=(k,), noise=NO_NOISE) for k in (0, 1)), "adiabatic")
     (frame,) = frames(1)
     surfaces = LearntSurfaces(blind, frame, StopRule(max_force_error=0.5, probability=0.5))
     with pytest.raises(ValueError, match="no uncertainty of forces"):
@@ -172,6 +234,6 @@ def test_a_rule_that_could_not_see_is_refused(make_potential: Callable[..., Pote
 def test_what_does_not_belong_together(make_potential: Callable[..., Potential]) -> None:
     one = make_potential(seeds=(0,))
     with pytest.raises(PotentialError, match="needs three"):
-        States((one, one), diabatic=True)
+        States((one, one), "diabatic")
     with pytest.raises(PotentialError, match="different elements"):
-        States((one, make_potential(seeds=(0,), elements=(1, 8))), diabatic=False)
+        States((one, make_potential(seeds=(0,), elements=(1, 8))), "adiabatic")

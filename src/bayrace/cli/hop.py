@@ -24,8 +24,8 @@ def hop(
     models: Annotated[
         list[Path],
         typer.Argument(
-            help="Potentials: one for each state, lowest first; with --diabatic those of E_PPS, "
-            "E_OSS and Δ²."
+            help="Potentials: those of energy_mean and energy_soft_gap; or one for each state, "
+            "lowest first; with --diabatic those of E_PPS, E_OSS and Δ²."
         ),
     ],
     start: Annotated[
@@ -94,9 +94,9 @@ def hop(
 
     \b
     Examples:
-      bayrace hop s0.bayrace s1.bayrace --start minimum.xyz -o runs/hop --time 60
+      bayrace hop mean.bayrace gap.bayrace --start minimum.xyz -o runs/hop --time 60
       bayrace hop pps.bayrace oss.bayrace delta2.bayrace --diabatic --start minimum.xyz -o runs/shxf
-      bayrace hop s0.bayrace s1.bayrace --start minimum.xyz -o out --dihedral 2,0,1,4 --workers 2
+      bayrace hop mean.bayrace gap.bayrace --start minimum.xyz -o out --dihedral 2,0,1,4 --workers 2
     """
     del debug
     from bayrace.potential.states import States

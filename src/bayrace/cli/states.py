@@ -19,8 +19,8 @@ def states(
     models: Annotated[
         list[Path],
         typer.Argument(
-            help="Potentials: one for each state, lowest first; with --diabatic those of E_PPS, "
-            "E_OSS and Δ²."
+            help="Potentials: those of energy_mean and energy_soft_gap; or one for each state, "
+            "lowest first; with --diabatic those of E_PPS, E_OSS and Δ²."
         ),
     ],
     data: Annotated[str, typer.Option(help="Structures of one molecule: extended XYZ.")],
@@ -40,7 +40,7 @@ def states(
 
     \b
     Examples:
-      bayrace states s0.bayrace s1.bayrace --data test.xyz
+      bayrace states mean.bayrace gap.bayrace --data test.xyz
       bayrace states pps.bayrace oss.bayrace delta2.bayrace --diabatic --data test.xyz -o all.xyz
     """
     del debug

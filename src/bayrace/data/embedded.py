@@ -1,7 +1,8 @@
-"""The data sets that come with bayrace, made by scripts/make_embedded_data.py.
+"""The data sets that come with bayrace, made by scripts/make_embedded_data.py and its neighbours.
 
 Small enough to learn in minutes and real enough to be worth it: xTB dynamics of a molecule and of
-a molecular crystal, each with hot frames kept apart as an out-of-distribution set.
+a molecular crystal, each with hot frames kept apart as an out-of-distribution set, and two
+electronic states of a molecule along hopping trajectories (scripts/make_methaniminium.py).
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ EMBEDDED: Mapping[str, str] = MappingProxyType(
         "ammonia-test": "30 cells of solid ammonia at 150 K from other trajectories",
         "ammonia-hot": "40 cells of ammonia at 450 K, out of distribution",
         "ammonia-atoms": "free H and N atoms, GFN1-xTB energies",
+        "methaniminium-train": "395 frames of twisted CH2NH2+, SA-2-CASSCF(2,2), two states",
+        "methaniminium-valid": "74 frames of twisted CH2NH2+ from other trajectories",
+        "methaniminium-test": "120 frames of twisted CH2NH2+ from other trajectories",
     }
 )
 """Names of the embedded data sets and what they hold."""
@@ -42,6 +46,9 @@ def embedded(name: str) -> Path:
 
 
 def embedded_frames(name: str) -> list[Frame]:
-    """Frames of an embedded data set, energies in eV, forces in eV/Å, stress in eV/Å³."""
+    """Frames of an embedded data set, energies in eV, forces in eV/Å, stress in eV/Å³.
+
+    Those of two states come without labels: `bayrace.simulate.hopping.labelled` reads them.
+    """
     keys = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type=None)
     return read_frames(embedded(name), keys=keys, config_weights={})

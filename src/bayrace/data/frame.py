@@ -12,6 +12,8 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.data import chemical_symbols
 
+from bayrace.data.gaps import derived_label, derived_names
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Results = dict[str, Any]
@@ -177,7 +179,8 @@ def isolated_energies(frames: Iterable[Frame]) -> dict[int, float]:
 
 def label_names(atoms: Atoms) -> set[str]:
     """Everything in these atoms that a label key could name."""
-    return {*atoms.info, *atoms.arrays, *results_of(atoms)} - {"numbers", "positions"}
+    stored = {*atoms.info, *atoms.arrays, *results_of(atoms)} - {"numbers", "positions"}
+    return stored | derived_names(atoms.info, atoms.arrays)
 
 
 def _config_type(value: object) -> str:
@@ -213,7 +216,9 @@ def _lookup(atoms: Atoms, results: Results, key: str | None, default: str) -> An
     for place in (atoms.info, atoms.arrays):
         if key in place:
             return place[key]
-    return results.get(key)  # ASE moves keys it knows from the file to the calculator
+    if key in results:  # ASE moves keys it knows from the file to the calculator
+        return results[key]
+    return derived_label(key, atoms.info, atoms.arrays)
 
 
 def _array(value: Any, name: str, label: str) -> Floats:

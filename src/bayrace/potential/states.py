@@ -1,29 +1,38 @@
-"""Several electronic states from potentials: composed of diabats, or learnt one by one.
+"""Several electronic states from potentials: composed of smooth functions, or learnt one by one.
 
 Diabatic: three potentials give E_PPS, E_OSS and Δ² with their gradients, and
 H = [[E_PPS, Δ], [Δ, E_OSS]] gives two adiabats, their gradients and the coupling vector.
-Adiabatic: one potential for each state, ascending in energy, and no coupling vector.
+Gap: two potentials give the mean of two states and half their gap, softened (see `data.gaps`).
+Adiabatic: one potential for each state, ascending in energy. The last two have no coupling vector.
 
-The variances of composed quantities have two parts. The disagreement of the members of ensembles is
-that of the composed quantities themselves, member by member. What else a potential says of its
-errors (noise, closed forms, calibration) is carried over to first order, the potentials' errors
-being independent of each other and energies' of gradients'.
+Energies and gradients are composed of the mean predictions of the potentials. Their variances have
+two parts. The disagreement of the members of ensembles is that of the composed quantities
+themselves, member by member. What else a potential says of its errors (noise, closed forms,
+calibration) is carried over to first order, by differences as wide as the errors are, the
+potentials' errors being independent of each other and energies' of gradients'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bayrace.data.frame import Frame
+from bayrace.data.gaps import MEAN, SOFT_GAP, SOFTENING
 from bayrace.potential.potential import Potential, PotentialError
 
 Array = NDArray[np.float64]
+Form = Literal["diabatic", "gap", "adiabatic"]
+Composed = tuple[Array, Array, Array | None]
+"""Adiabats (F, 2), gradients (F, 2, n, 3) and, if known, ⟨0|∇1⟩ (F, n, 3)."""
+
 FLOOR = 1e-3  # eV; Δ is taken to be at least this where it divides
+CLOSEST = 0.01  # eV; half the gap where a predicted square is zero
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,22 +45,38 @@ class StatePrediction:
     energies_variance: Array  # (F, S) eV²
     gradients_covariance: Array  # (F, S, n, 3, 3) (eV/Å)²
     coupling_variance: Array | None  # (F, n, 3) 1/Å², of each component
+    smooth_covariance: Array | None = None  # (F, n, 3, 3), of what gap potentials learnt; see below
+
+    @property
+    def trust(self) -> Array:
+        """Covariance (F, S, n, 3, 3) that tells whether potentials know a structure, (eV/Å)².
+
+        Of the gradients; but at a crossing that of an adiabat is ill-determined however well the
+        mean and the gap are known. For a gap form it is therefore that of both together.
+        """
+        if self.smooth_covariance is None:
+            return self.gradients_covariance
+        shape = (len(self.energies), self.energies.shape[1], *self.smooth_covariance.shape[1:])
+        return np.broadcast_to(self.smooth_covariance[:, None], shape)
 
 
 @dataclass(frozen=True, eq=False)
 class States:
     """Potentials that together describe electronic states."""
 
-    potentials: tuple[Potential, ...]  # E_PPS, E_OSS, Δ²; or one for each state, lowest first
-    diabatic: bool
+    potentials: tuple[Potential, ...]  # as the form has them; of adiabats the lowest first
+    form: Form
 
     def __post_init__(self) -> None:
         """Refuse potentials that do not belong together."""
-        if self.diabatic and len(self.potentials) != 3:
+        given = len(self.potentials)
+        if self.form == "diabatic" and given != 3:
             raise PotentialError(
-                f"{len(self.potentials)} potentials: a diabatic form needs three, E_PPS, E_OSS, Δ²"
+                f"{given} potentials: a diabatic form needs three, E_PPS, E_OSS, Δ²"
             )
-        if not self.diabatic and len(self.potentials) < 2:
+        if self.form == "gap" and given != 2:
+            raise PotentialError(f"{given} potentials: a gap form needs two, the mean and the gap")
+        if self.form == "adiabatic" and given < 2:
             raise PotentialError("1 potential: give one for each state, at least two")
         elements = {potential.elements for potential in self.potentials}
         if len(elements) > 1:
@@ -63,12 +88,26 @@ class States:
     @property
     def count(self) -> int:
         """How many states."""
-        return 2 if self.diabatic else len(self.potentials)
+        return len(self.potentials) if self.form == "adiabatic" else 2
 
     @staticmethod
     def load(paths: Sequence[str | Path], *, diabatic: bool, device: str = "auto") -> States:
-        """From the files of the potentials, in order."""
-        return States(tuple(Potential.load(p, device=device) for p in paths), diabatic)
+        """From the files of the potentials, in order.
+
+        Those that were trained on the mean and on the softened gap are recognised by their labels.
+        """
+        potentials = [Potential.load(path, device=device) for path in paths]
+        if diabatic:
+            return States(tuple(potentials), "diabatic")
+        labels = [potential.config.get("data", {}).get("energy_key") for potential in potentials]
+        if SOFT_GAP[0] not in labels:
+            return States(tuple(potentials), "adiabatic")
+        if sorted(map(str, labels)) != sorted((MEAN[0], SOFT_GAP[0])):
+            raise PotentialError(
+                f"trained on {', '.join(map(str, labels))}: {SOFT_GAP[0]} belongs with one "
+                f"potential of {MEAN[0]}"
+            )
+        return States(tuple(potentials[labels.index(k)] for k in (MEAN[0], SOFT_GAP[0])), "gap")
 
     def predict(self, frames: Sequence[Frame], *, uncertainty: bool = True) -> StatePrediction:
         """States of structures with the same atoms, in order."""
@@ -76,9 +115,12 @@ class States:
         if len(sizes) != 1:
             raise ValueError(f"structures of {sorted(sizes)} atoms; give those of one size at once")
         told = [_told(potential, frames, uncertainty) for potential in self.potentials]
-        if not self.diabatic:
+        if self.form == "adiabatic":
             return _side_by_side(told)
-        return _composed(told)
+        if self.form == "diabatic":
+            return _composed(told, compose)
+        mean, gap = (_covariance(each.slopes) + each.slope_rest for each in told)
+        return replace(_composed(told, compose_gap), smooth_covariance=mean + gap)
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,37 +209,38 @@ def _side_by_side(told: Sequence[_Told]) -> StatePrediction:
     )
 
 
-def _composed(told: Sequence[_Told]) -> StatePrediction:
-    """Adiabats of the diabats, for every member; potentials with fewer members repeat theirs."""
-    count = max(len(t.values) for t in told)
-    energies, gradients, couplings = [], [], []
-    for member in range(count):
-        values = [t.values[member % len(t.values)] for t in told]
-        slopes = [t.slopes[member % len(t.slopes)] for t in told]
-        energy, gradient, coupling = compose(values, slopes)
-        energies.append(energy)
-        gradients.append(gradient)
-        couplings.append(coupling)
-    all_energies, all_gradients = np.stack(energies), np.stack(gradients)
-    all_couplings = np.stack(couplings)
-    weight, turning = _sensitivity(
-        [t.values.mean(0) for t in told], [t.slopes.mean(0) for t in told]
-    )
-    rest = np.einsum("kfs,kf->fs", weight**2, np.stack([t.value_rest for t in told]))
+def _composed(told: Sequence[_Told], compose: Compose) -> StatePrediction:
+    """Adiabats, with the disagreement of members; potentials with fewer members repeat theirs."""
+    values, slopes = [t.values.mean(0) for t in told], [t.slopes.mean(0) for t in told]
+    energies, gradients, coupling = compose(values, slopes)
+    members = [
+        compose(
+            [t.values[member % len(t.values)] for t in told],
+            [t.slopes[member % len(t.slopes)] for t in told],
+        )
+        for member in range(max(len(t.values) for t in told))
+    ]
+    value_rest = np.stack([t.value_rest for t in told])
     slope_rest = np.stack([t.slope_rest for t in told])
+    weight, turning = _sensitivity(compose, values, slopes, np.sqrt(value_rest))
     covariance = np.einsum("kfs,kfnij->fsnij", weight**2, slope_rest)
-    moved = np.einsum("kfsni,kf,kfsnj->fsnij", turning, _rest(told), turning)
+    moved = np.einsum("kfsni,kf,kfsnj->fsnij", turning, value_rest, turning)
+    vectors = [m[2] for m in members if m[2] is not None]
     return StatePrediction(
-        all_energies.mean(0),
-        all_gradients.mean(0),
-        all_couplings.mean(0),
-        all_energies.var(0) + rest,
-        _covariance(all_gradients) + covariance + moved,
-        all_couplings.var(0),
+        energies,
+        gradients,
+        coupling,
+        np.stack([m[0] for m in members]).var(0) + np.einsum("kfs,kf->fs", weight**2, value_rest),
+        _covariance(np.stack([m[1] for m in members])) + covariance + moved,
+        np.stack(vectors).var(0) if vectors else None,
     )
 
 
-def compose(values: Sequence[Array], slopes: Sequence[Array]) -> tuple[Array, Array, Array]:
+Compose = Callable[[Sequence[Array], Sequence[Array]], Composed]
+"""From values (F,) and slopes (F, n, 3) of each potential."""
+
+
+def compose(values: Sequence[Array], slopes: Sequence[Array]) -> Composed:
     """Adiabats (F, 2), gradients (F, 2, n, 3) and ⟨0|∇1⟩ (F, n, 3) of E_PPS, E_OSS, Δ² and slopes.
 
     E∓ = (E_PPS + E_OSS)/2 ∓ √((δ/2)² + Δ²), δ = E_PPS − E_OSS; d = (δ∇Δ − Δ∇δ)/(δ² + 4Δ²) with
@@ -218,24 +261,42 @@ def compose(values: Sequence[Array], slopes: Sequence[Array]) -> tuple[Array, Ar
     return energies, gradients, vector
 
 
-def _sensitivity(values: Sequence[Array], slopes: Sequence[Array]) -> tuple[Array, Array]:
-    """∂E_s/∂(E_PPS, E_OSS, Δ²), (3, F, 2), and of the gradients by finite differences."""
-    step = 1e-4
+def compose_gap(values: Sequence[Array], slopes: Sequence[Array]) -> Composed:
+    """Adiabats and gradients of the mean m and the softened half gap h; no coupling.
+
+    E∓ = m ∓ √g, g = (q + √(q² + 4c⁴))/2, q = h² − s²: g is q but for q near zero or below, which no
+    exact h has. There half the gap is the small c at most, and slopes stay those of the energies.
+    """
+    mean, soft = values
+    square = soft**2 - SOFTENING**2
+    width = np.sqrt(square**2 + 4 * CLOSEST**4)
+    # both are one number; the second keeps its digits where the square is negative
+    whole = np.where(
+        square > 0, (square + width) / 2, 2 * CLOSEST**4 / np.maximum(width - square, CLOSEST**2)
+    )
+    half = np.sqrt(whole)
+    turn = (whole / width * soft / half)[:, None, None] * slopes[1]
+    energies = np.stack([mean - half, mean + half], axis=1)
+    return energies, np.stack([slopes[0] - turn, slopes[0] + turn], axis=1), None
+
+
+def _sensitivity(
+    compose: Compose, values: Sequence[Array], slopes: Sequence[Array], errors: Array
+) -> tuple[Array, Array]:
+    """∂E_s/∂value, (K, F, 2), and of the gradients (K, F, 2, n, 3), by differences over `errors`.
+
+    `errors` (K, F) are standard deviations of the values; smaller steps than 1e-4 are not taken.
+    """
     weights, turning = [], []
-    for which in range(3):
+    for which, step in enumerate(np.maximum(errors, 1e-4)):
         ends = []
         for sign in (1, -1):
             shifted = list(values)
-            shifted[which] = np.clip(values[which], 0.0, None) if which == 2 else values[which]
-            shifted[which] = shifted[which] + sign * step
+            shifted[which] = values[which] + sign * step
             ends.append(compose(shifted, slopes))
-        weights.append((ends[0][0] - ends[1][0]) / (2 * step))
-        turning.append((ends[0][1] - ends[1][1]) / (2 * step))
+        weights.append((ends[0][0] - ends[1][0]) / (2 * step[:, None]))
+        turning.append((ends[0][1] - ends[1][1]) / (2 * step[:, None, None, None]))
     return np.stack(weights), np.stack(turning)
-
-
-def _rest(told: Sequence[_Told]) -> Array:
-    return np.stack([t.value_rest for t in told])
 
 
 def _covariance(samples: Array) -> Array:

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("pyscf")
 
+from bayrace.label.oracle import OracleError
 from bayrace.label.oracles.casscf import TwoStateCasscf, diabat_gradients
 from bayrace.simulate.hopping.surfaces import two_states
 
@@ -50,3 +51,16 @@ def test_energies_gradients_coupling_and_diabats() -> None:
     np.testing.assert_allclose(composed[0, 0], gradients[0].ravel(), atol=0.05)
     assert coupling is not None
     np.testing.assert_allclose(coupling.sum(0), 0.0, atol=1e-8)  # it translates
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_other_active_orbitals_than_those_given_are_refused() -> None:
+    """A guess with a core orbital among the active ones ends in those of the molecule again."""
+    solved = METHOD.solve(TWISTED)
+    assert METHOD.solve(TWISTED, solved.orbitals).energies == pytest.approx(solved.energies)
+    exchanged = solved.orbitals.copy()
+    exchanged[:, [6, 7]] = exchanged[:, [7, 6]]
+    with pytest.raises(OracleError, match="active orbitals are others than before"):
+        METHOD.solve(TWISTED, exchanged)

@@ -24,6 +24,7 @@ from bayrace.core.units import BOHR, HARTREE
 from bayrace.label.oracle import OracleError
 
 Array = NDArray[np.float64]
+_SAME_ORBITALS = 0.8  # least overlap of the active orbitals with those of the similar structure
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,11 @@ class TwoStateCasscf:
         return f"SA-2-CASSCF(2,2)/{self.basis}, charge {self.charge} (PySCF)"
 
     def solve(self, positions: Array, orbitals: Array | None = None) -> Solved:
-        """Both states at these positions (n, 3), Å, from orbitals of a similar structure."""
+        """Both states at these positions (n, 3), Å, from orbitals of a similar structure.
+
+        Active orbitals that turn into others on the way are refused: they are another solution of
+        the equations, whose energies do not continue those before.
+        """
         try:
             from pyscf import fci, gto, mcscf, scf
         except ImportError as error:
@@ -74,6 +79,8 @@ class TwoStateCasscf:
                 f"{self.method} did not converge; leave the structure out, or start from the "
                 "orbitals of a structure nearer to it"
             )
+        if orbitals is not None:
+            _refuse_other_orbitals(solver, guess, self.method)
         return Solved(solver, np.array(solver.e_states) * HARTREE, solver.mo_coeff)
 
 
@@ -150,6 +157,18 @@ def _orthonormal(orbitals: Array, overlap: Array) -> Array:
     values, vectors = np.linalg.eigh(orbitals.T @ overlap @ orbitals)
     result: Array = orbitals @ (vectors / np.sqrt(values)) @ vectors.T
     return result
+
+
+def _refuse_other_orbitals(solver: Any, guess: Array, method: str) -> None:
+    """Compare the space of the two active orbitals with that of the guess."""
+    active = slice(solver.ncore, solver.ncore + 2)
+    overlap = solver.mol.intor("int1e_ovlp")
+    found = np.linalg.svd(guess[:, active].T @ overlap @ solver.mo_coeff[:, active])[1][-1]
+    if found < _SAME_ORBITALS:
+        raise OracleError(
+            f"{method}: the active orbitals are others than before (overlap {found:.2f}); end the "
+            "trajectory here, or take shorter steps"
+        )
 
 
 @contextmanager

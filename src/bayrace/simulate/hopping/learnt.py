@@ -23,7 +23,7 @@ class LearntSurfaces:
 
     states: States
     frame: Frame  # whose atoms move
-    rule: StopRule | None = None  # on the force of the active state
+    rule: StopRule | None = None  # on what is known of the forces of the active state
 
     @property
     def masses(self) -> Array:
@@ -44,7 +44,7 @@ class LearntSurfaces:
             couplings = antisymmetric(told.coupling.reshape(len(positions), -1))
         trusted = None
         if self.rule is not None:
-            covariance = told.gradients_covariance[rows, active]
+            covariance = told.trust[rows, active]
             if not covariance.any():
                 raise ValueError(
                     "these potentials predict no uncertainty of forces, so a stop rule would never "
