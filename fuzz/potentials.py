@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from bayrace.calibrate.calibration import Calibration, Recalibration
-from bayrace.core.prediction import Shape
+from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Distances
 from bayrace.models.noise import Lambdas, NoiseSpec
 from bayrace.models.race.network import Race
@@ -50,7 +50,7 @@ def _by_scale() -> Calibration:
 
 
 def _by_others() -> Calibration:
-    shape = Shape((-2.0, 0.0, 2.0), (0.0, 0.5, 1.0))
+    shape = ErrorDistribution((-2.0, 0.0, 2.0), (0.0, 0.5, 1.0))
     energy = Recalibration(1.5, 30, shape=shape, power=1.1, pivot=0.1)
     forces = Recalibration(2.0, 30, by_element={1: 1.0, 8: 3.0})
     return Calibration("isotonic", energy, forces, None, 30, "1" * 64)

@@ -167,7 +167,7 @@ def test_pools_that_cannot_be_replayed(potential, plan, tmp_path):
     with pytest.raises(DataError, match="has no labels"):
         replay(potential, replace(plan, pools={"a": bare}), **keywords)
     with pytest.raises(DataError, match="lower the budget"):
-        replay(potential, replace(plan, apart=9.0), **keywords)
+        replay(potential, replace(plan, min_distance=9.0), **keywords)
 
 
 def result(by, seed, forces, *, budget=5):

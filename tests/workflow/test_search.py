@@ -13,7 +13,7 @@ from pathlib import Path
 import ase.io
 import pytest
 
-from bayrace.config import ConfigError, load_config
+from bayrace.config import ConfigError, TrainConfig, load_config
 from bayrace.config.search import load_search, with_values
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.read import frame_to_atoms
@@ -97,7 +97,8 @@ def test_no_trial_is_lost_by_a_kill(folder: Path) -> None:
     trials = json.loads((folder / "out" / RESULTS).read_text(encoding="utf-8"))
     assert [each["number"] for each in trials] == [0, 1, 2]
     assert all(each["state"] in ("complete", "pruned") for each in trials)
-    assert trials[0]["values"]["train.lr"] == pytest.approx(0.01)
+    default = TrainConfig().lr  # which is tried first
+    assert trials[0]["values"]["train.lr"] == pytest.approx(default)
     assert (folder / "out" / BEST).is_file()
     assert (folder / "out" / "search.png").is_file()
 

@@ -30,14 +30,20 @@ KEYS = LabelKeys(energy=None, forces=None, stress=None, virial=None, config_type
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory):
-    """Twelve frames, four epochs."""
+    """Twelve frames, four epochs at a rate that learns something in them."""
     return make_config(
         {
             "seed": 5,
             "output": str(tmp_path_factory.mktemp("start") / "run"),
             "data": {"train": f"{embedded('ethanol-train')}@:16", "valid": 4},
             "model": {"preset": "tiny", "dtype": "float64"},
-            "train": {"max_epochs": 4, "batch_size": 4, "device": "cpu", "threads": 1},
+            "train": {
+                "max_epochs": 4,
+                "lr": 0.01,
+                "batch_size": 4,
+                "device": "cpu",
+                "threads": 1,
+            },
         }
     )
 

@@ -29,7 +29,9 @@ def register(app: typer.Typer) -> None:
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(help="Of a training, an ensemble, a search or a loop.")],
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a training, an ensemble, a search or a loop.")
+    ],
     once: Annotated[bool, typer.Option("--once", help="Show what there is now, and end.")] = False,
     debug: Debug = False,
 ) -> None:
