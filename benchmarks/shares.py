@@ -28,7 +28,7 @@ from bayrace.nn.codegen import blocks_of
 from bayrace.nn.compiler import build, vector_bytes
 from bayrace.nn.plan import parse_plan
 from bayrace.nn.program.tape import Step
-from bayrace.predict.predict import predict
+from bayrace.predict.predict import Predictive, predict
 from bayrace.system.process import tune_process
 from bayrace.train import loop, optim
 from bayrace.workflow import train as run
@@ -62,10 +62,13 @@ def members(data: Path, preset: str, size: int) -> None:
     first = {name: value[0] for name, value in stacked.items()}
     alone = {name: value[:1].clone() for name, value in stacked.items()}
     written = model.compiled.program(torch.float32, folded=True, learning=False)
-    known: dict[str, Any] = {"references": potential.origins, "lambdas": potential.lambdas}
+    single, several = (
+        Predictive(model, weights, potential.origins, potential.lambdas)
+        for weights in (alone, stacked)
+    )
     one, eight, program = least(
-        lambda: predict(model, alone, batch, **known),
-        lambda: predict(model, stacked, batch, **known),
+        lambda: predict(single, batch),
+        lambda: predict(several, batch),
         lambda: written.evaluate(first, batch),
     )
     steps = written.writer.tape.steps

@@ -11,6 +11,7 @@ from ase.build import bulk, molecule
 from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
+from bayrace.data.neighbours import edge_lengths, neighbour_list
 from bayrace.deploy.verlet import Geometry, VerletList, select_pairs
 
 ELEMENTS = (1, 6, 8, 13)
@@ -82,6 +83,28 @@ def test_reuse_finds_what_a_search_finds(atoms: Atoms) -> None:
         atoms.positions += generator.normal(0, 0.03, atoms.positions.shape)
         assert_same_graph(neighbours.graph(geometry(atoms), dtype=torch.float64), atoms)
     assert 1 < neighbours.rebuilds < 30  # it is reused, and it is renewed
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_pairs_are_those_of_a_search_in_the_order_of_the_file(periodic: bool) -> None:
+    atoms = bulk("Al", cubic=True).repeat(2) if periodic else molecule("CH3CH2OH")
+    known, moving = make_list(), np.random.default_rng(3)
+    for _ in range(3):
+        atoms.positions += 0.05 * moving.normal(size=atoms.positions.shape)
+        known.graph(geometry(atoms), dtype=torch.float64)
+        ends, distances = known.pairs()
+        frame = frame_from_atoms(atoms, keys=None)
+        edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, CUTOFF)
+        lengths = edge_lengths(frame.positions, frame.cell, frame.pbc, edges, shifts)
+        found = sorted(
+            (*sorted(pair), d) for pair, d in zip(ends.T.tolist(), distances, strict=True)
+        )
+        every = sorted(
+            (*sorted(pair), d) for pair, d in zip(edges.T.tolist(), lengths, strict=True)
+        )
+        np.testing.assert_allclose(found, every[::2], atol=1e-12)
+    with pytest.raises(ValueError, match="no geometry"):
+        make_list().pairs()
 
 
 def test_changing_cells() -> None:

@@ -84,12 +84,17 @@ class Distances:
         """The widest gap that a distance of this frame is in; None where no atoms are close."""
         edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, self.cutoff)
         pairs = _pairs(frame, edges, shifts)
-        if not len(pairs.distances):
+        return self.gap_among(frame.numbers, pairs.atoms, pairs.distances)
+
+    def gap_among(self, numbers: Integers, atoms: Integers, distances: Floats) -> Gap | None:
+        """The same for known pairs: atoms (2, p) and distances (p,), Å, below `cutoff`."""
+        if not len(distances):
             return None
-        sizes = self._sizes(pairs, self._tables)
+        elements = np.sort(numbers[atoms], axis=0)
+        sizes = self._sizes(_Pairs(atoms, elements, distances), self._tables)
         widest = int(np.argmax(sizes))
-        first, second = pairs.atoms[:, widest].tolist()
-        return Gap(float(sizes[widest]), float(pairs.distances[widest]), (first, second))
+        first, second = atoms[:, widest].tolist()
+        return Gap(float(sizes[widest]), float(distances[widest]), (first, second))
 
     def usual(self, data: Dataset) -> float | None:
         """The gap, Å, that 99 % of the frames of `of` do not exceed; no distance counts for itself.

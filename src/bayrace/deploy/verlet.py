@@ -46,6 +46,7 @@ class VerletList:
         self._device = device
         self._candidates: _Candidates | None = None
         self._selected: _Selected | None = None
+        self._square: Tensor | None = None  # (P,) Å², of all candidates in the last geometry
 
     def graph(self, geometry: Geometry, *, dtype: torch.dtype) -> GraphBatch:
         """The graph of all pairs closer than the cutoff, as a batch of one structure.
@@ -57,12 +58,21 @@ class VerletList:
         geometry = replace(geometry, cell=np.where(geometry.pbc[:, None], geometry.cell, 0.0))
         if self._candidates is None or not self._candidates.cover(geometry, self._cutoff):
             self._candidates, self._selected = self._search(geometry), None
-        moved, close = self._candidates.at(geometry, self._cutoff)
+        moved, self._square = self._candidates.at(geometry)
+        close = self._square < self._cutoff**2
         if self._selected is None or not torch.equal(self._selected.close, close):
             self._selected = _Selected(close, select_pairs(self._candidates.batch, close))
         positions, cell, volume = moved
         batch = self._selected.batch
         return replace(batch, positions=positions, cell=cell, volume=volume).to(dtype=dtype)
+
+    def pairs(self) -> tuple[NDArray[np.int64], Array]:
+        """Atoms (2, p) and distances (p,), Å, of the pairs in the last graph, each pair once."""
+        if self._candidates is None or self._selected is None or self._square is None:
+            raise ValueError("no geometry has been seen yet; ask for its graph first")
+        close = self._selected.close
+        ends = self._candidates.order[self._candidates.pair_ends[:, close]]
+        return ends.numpy(force=True), self._square[close].sqrt().numpy(force=True)
 
     def _search(self, geometry: Geometry) -> _Candidates:
         self.rebuilds += 1
@@ -149,18 +159,17 @@ class _Candidates:
         shift = float(np.sqrt(np.max(np.sum((moved - affine) ** 2, axis=1))))
         return stretch * self.reach - 2.0 * shift >= cutoff
 
-    def at(self, geometry: Geometry, cutoff: float) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-        """Positions, cell and volume of a geometry, and which pairs are close in it (P,)."""
+    def at(self, geometry: Geometry) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+        """Positions, cell and volume of a geometry, and squared distances of the pairs (P,)."""
         device = self.order.device
         local = torch.from_numpy(_local(geometry, self.wraps)).to(device)
         cell = torch.from_numpy(geometry.cell).to(device)
         positions = local[self.order]
         receiver, sender = self.pair_ends
         vectors = positions[sender] - positions[receiver] + self.pair_shifts @ cell
-        close = vectors.square().sum(1) < cutoff**2
         volume = abs(np.linalg.det(geometry.cell)) if geometry.pbc.all() else np.nan
         moved = (positions, cell.unsqueeze(0), torch.full_like(self.batch.volume, float(volume)))
-        return moved, close
+        return moved, vectors.square().sum(1)
 
 
 def _local(geometry: Geometry, wraps: Array) -> Array:

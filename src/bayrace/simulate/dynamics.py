@@ -165,7 +165,7 @@ def simulate(
             risk = None if rule is None else rule.risk(covariance, shape)
             gap = None
             if potential.distances is not None:
-                gap = potential.distances.gap(frame_from_atoms(atoms, keys=None))
+                gap = potential.distances.gap_among(atoms.numbers, *watch.neighbours.pairs())
             look = _look(atoms, watch.results, step, settings, risk, gap, rule)
             wrong = too_hot(look.temperature, settings.temperature)
             if step % (_PIECES * settings.uncertainty_every) == 0 or step == settings.steps:
