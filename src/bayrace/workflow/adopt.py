@@ -49,6 +49,8 @@ VALID = 0.3
 
 _log = logging.getLogger(__name__)
 _HELD_OUT = 0.25  # of the first part, for the scales of the posterior
+_SLOW = {"power": 1.0, "energy_power": 1.0, "regularisation": 0.01}
+"""`distance`: errors of networks that were trained on everything grow slowly outside these data."""
 _EDGES = 10_000  # of a batch
 _LEAST = 8  # structures of the first part
 _WORTH = 4.0  # a shift is fitted where it makes the mean square error so many times smaller
@@ -105,7 +107,7 @@ def adoption_config(
         raise ConfigError(f"posterior={posterior!r}: without training there are {', '.join(able)}")
     raw: dict[str, Any] = {
         "data": {"train": _paths(data), "valid": valid if _counts(valid) else _paths(valid)},
-        "posterior": {"kind": posterior},
+        "posterior": {"kind": posterior, "distance": _SLOW},
         "loss": {
             "kind": "mse",
             "forces": 0.0,
