@@ -58,15 +58,18 @@ def main() -> None:
     ]
     print(f"{'task':14} {'before, ms':>12} {'now, ms':>10} {'ratio':>7}")
     for task in options.tasks:
-        least = [float("inf")] * 2
-        for _ in range(options.rounds):
-            least = [
-                min(old, worker.time(task)) for old, worker in zip(least, workers, strict=True)
-            ]
-        before, now = (1000 * seconds for seconds in least)
+        before, now = in_turns(workers, task, rounds=options.rounds)
         print(f"{task:14} {before:12.2f} {now:10.2f} {before / now:7.2f}", flush=True)
     for worker in workers:
         worker.close()
+
+
+def in_turns(workers: list[Worker], task: str, *, rounds: int) -> list[float]:
+    """The least time of each worker for a task, ms."""
+    least = [float("inf")] * len(workers)
+    for _ in range(rounds):
+        least = [min(old, worker.time(task)) for old, worker in zip(least, workers, strict=True)]
+    return [1000 * seconds for seconds in least]
 
 
 class Worker:

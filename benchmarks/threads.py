@@ -12,7 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
-from against import CRYSTALS, TASKS, Worker
+from against import CRYSTALS, TASKS, Worker, in_turns
 
 SIZES = tuple(8 * n**3 for n in CRYSTALS)
 CHOSEN = ("step-5", "step-16", *(f"predict-{size}" for size in SIZES if size <= 1000))
@@ -35,12 +35,7 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'task':14} {'1 thread, ms':>13} {f'{several} threads, ms':>15} {'ratio':>7}")
     for task in options.tasks:
-        least = [float("inf")] * 2
-        for _ in range(options.rounds):
-            least = [
-                min(old, worker.time(task)) for old, worker in zip(least, workers, strict=True)
-            ]
-        one, more = (1000 * seconds for seconds in least)
+        one, more = in_turns(workers, task, rounds=options.rounds)
         print(f"{task:14} {one:13.2f} {more:15.2f} {one / more:7.2f}", flush=True)
     for worker in workers:
         worker.close()
