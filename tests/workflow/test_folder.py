@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,37 @@ def test_patience_waits_for_the_end(held) -> None:
     process.stdin.flush()
     waiting.join()
     assert entered.is_set()
+
+
+FLICKER = """
+import os, sys
+print("running", flush=True)
+while True:
+    for change in (os.mkdir, os.rmdir):
+        try:
+            change(sys.argv[1])
+        except OSError:
+            pass
+"""
+
+
+def test_a_folder_that_comes_and_goes_is_no_error(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-c", FLICKER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline().strip() == "running"
+        try:
+            for _ in range(500):
+                with suppress(DataError), locked(folder):
+                    pass
+        finally:
+            process.kill()
+
+
+def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    with pytest.raises(OSError, match="run"), locked(tmp_path / "run", patience=math.inf):
+        pass
 
 
 def test_a_folder_made_for_the_lock_alone_is_gone(tmp_path: Path) -> None:

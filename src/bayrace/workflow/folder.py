@@ -105,6 +105,10 @@ def _lock(path: Path) -> IO[str] | None:
         file = path.open("w")
     except FileNotFoundError:
         return None
+    except FileExistsError:  # was there when it was to be made, and is gone or made anew since
+        if path.parent.exists() and not path.parent.is_dir():
+            raise
+        return None
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
