@@ -13,6 +13,7 @@ that move.
 from __future__ import annotations
 
 import argparse
+import inspect
 import itertools
 import json
 import os
@@ -147,16 +148,25 @@ def _steps(
     def timed() -> list[float]:
         ticks: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
-            fit(
+            what = (
                 prepared.model,
                 likelihoods(config.loss),
                 prepared.train,
                 prepared.valid,
-                settings=train_settings(config),
-                folder=Path(folder) / "run",
-                observer=lambda _: ticks.append(now()),
-                stop=lambda: len(ticks) > 8,
+                train_settings(config),
+                Path(folder) / "run",
             )
+            hears = {
+                "observer": lambda _: ticks.append(now()),
+                "stop": lambda: len(ticks) > 8,
+            }
+            if "callbacks" in inspect.signature(fit).parameters:
+                from bayrace.train.callbacks import Callbacks
+                from bayrace.train.task import Task
+
+                fit(Task(*what), callbacks=Callbacks(**hears))
+            else:  # versions before
+                fit(*what[:4], settings=what[4], folder=what[5], **hears)
         return [after - before for before, after in itertools.pairwise(ticks[1:])]
 
     return timed

@@ -31,6 +31,8 @@ from bayrace.nn.program.tape import Step
 from bayrace.predict.predict import Predictive, predict
 from bayrace.system.process import tune_process
 from bayrace.train import loop, optim
+from bayrace.train.callbacks import Callbacks
+from bayrace.train.task import Task
 from bayrace.workflow import train as run
 
 MEMBERS = 8
@@ -157,14 +159,18 @@ def optimiser_share(data: Path, preset: str, optimiser: str, count: int) -> None
 
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(loop.optim, "step", timed):
         loop.fit(
-            ready.model,
-            likelihoods(config.loss),
-            ready.train,
-            ready.valid,
-            settings=train_settings(config),
-            folder=Path(folder) / "run",
-            observer=lambda _: ticks.append(time.process_time()),
-            stop=lambda: len(ticks) > count,
+            Task(
+                ready.model,
+                likelihoods(config.loss),
+                ready.train,
+                ready.valid,
+                train_settings(config),
+                Path(folder) / "run",
+            ),
+            callbacks=Callbacks(
+                observer=lambda _: ticks.append(time.process_time()),
+                stop=lambda: len(ticks) > count,
+            ),
         )
     steps = [after - before for before, after in itertools.pairwise(ticks[2:])]
     step, own = statistics.median(steps), statistics.median(taken[3:])

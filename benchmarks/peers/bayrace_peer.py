@@ -27,7 +27,9 @@ from bayrace.models.race.network import Race
 from bayrace.models.race.spec import RaceSpec
 from bayrace.posterior.point import Point
 from bayrace.predict.predict import predict
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.loop import fit
+from bayrace.train.task import Task
 from bayrace.workflow import train as run
 
 # nequip-2 and nequip-3 have gates and no products of features with themselves
@@ -121,14 +123,17 @@ class BayraceSubject:
 
         with tempfile.TemporaryDirectory() as folder:
             fit(
-                self.prepared.model,
-                likelihoods(self.config.loss),
-                self.prepared.train,
-                self.prepared.valid,
-                settings=train_settings(self.config),
-                folder=Path(folder) / "run",
-                observer=lambda _: ticks.append(time.perf_counter()),
-                stop=enough,
+                Task(
+                    self.prepared.model,
+                    likelihoods(self.config.loss),
+                    self.prepared.train,
+                    self.prepared.valid,
+                    train_settings(self.config),
+                    Path(folder) / "run",
+                ),
+                callbacks=Callbacks(
+                    observer=lambda _: ticks.append(time.perf_counter()), stop=enough
+                ),
             )
         return [after - before for before, after in itertools.pairwise(ticks)]
 

@@ -33,6 +33,7 @@ from bayrace.testing.examples import EXAMPLES
 from bayrace.testing.structures import random_frame, small_spec
 from bayrace.train.callbacks import Callbacks
 from bayrace.train.loop import fit
+from bayrace.train.task import Task
 from bayrace.workflow import train as run
 from bayrace.workflow.fit import Prepared, fit_task
 
@@ -231,12 +232,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Params]
     config = make_config(FEW)
     ready = run.prepare(config)
     result = fit(
-        ready.model,
-        likelihoods(config.loss),
-        ready.train,
-        ready.valid,
-        settings=train_settings(config),
-        folder=tmp_path_factory.mktemp("base"),
+        Task(
+            ready.model,
+            likelihoods(config.loss),
+            ready.train,
+            ready.valid,
+            train_settings(config),
+            tmp_path_factory.mktemp("base"),
+        )
     )
     return ready, result.params
 

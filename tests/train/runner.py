@@ -22,11 +22,13 @@ from bayrace.models.pair import PairModel
 from bayrace.models.race.network import Race
 from bayrace.testing.structures import small_spec
 from bayrace.train.adam import AdamSettings
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.ivon import IvonSettings
 from bayrace.train.loop import FitResult, StepEvent, TrainSettings, fit, stop_on_signals
 from bayrace.train.muon import MuonSettings
 from bayrace.train.schedule import Plateau
 from bayrace.train.soap import SoapSettings
+from bayrace.train.task import Task
 
 CUTOFF = 4.0
 ELEMENTS = (1, 8)
@@ -154,15 +156,16 @@ def train(
     preconditions = isinstance(chosen.optimiser, MuonSettings | SoapSettings)
     with stop_on_signals() as stop:
         return fit(
-            race() if preconditions else model(),
-            lambda epoch: squares(),
-            dataset(20, seed=0),
-            dataset(6, seed=1),
-            settings=chosen,
-            folder=folder,
+            Task(
+                race() if preconditions else model(),
+                lambda epoch: squares(),
+                dataset(20, seed=0),
+                dataset(6, seed=1),
+                chosen,
+                folder,
+            ),
             resume=resume,
-            observer=observer,
-            stop=stop,
+            callbacks=Callbacks(observer=observer, stop=stop),
         )
 
 

@@ -16,8 +16,10 @@ from bayrace.models.derivatives import evaluate
 from bayrace.models.pair import PairModel
 from bayrace.train import checkpoint
 from bayrace.train.adam import AdamSettings
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.loop import Event, StepEvent, TrainingDiverged, ValidEvent, fit
 from bayrace.train.schedule import Constant, WarmupCosine
+from bayrace.train.task import Task
 
 
 def least_squares(model: PairModel, dataset: Dataset) -> tuple[torch.Tensor, float]:
@@ -60,9 +62,7 @@ def test_reaches_the_least_squares_optimum(
         ema=None,
         max_gradient_norm=None,
     )
-    result = fit(
-        model, lambda epoch: runner.squares(), data, data, settings=chosen, folder=tmp_path
-    )
+    result = fit(Task(model, lambda epoch: runner.squares(), data, data, chosen, tmp_path))
     assert result.reason == "epochs"
     assert result.metrics["loss"] == pytest.approx(minimum, rel=1e-9)
     torch.testing.assert_close(result.params["weights"], weights, rtol=1e-5, atol=1e-5)
@@ -71,13 +71,15 @@ def test_reaches_the_least_squares_optimum(
 def test_events_and_history(runner: ModuleType, tmp_path: Path) -> None:
     events: list[Event] = []
     result = fit(
-        runner.model(),
-        lambda epoch: runner.squares(),
-        runner.dataset(10, seed=0),
-        runner.dataset(5, seed=1),
-        settings=runner.settings(max_epochs=4, valid_every=3, schedule=Constant()),
-        folder=tmp_path,
-        observer=events.append,
+        Task(
+            runner.model(),
+            lambda epoch: runner.squares(),
+            runner.dataset(10, seed=0),
+            runner.dataset(5, seed=1),
+            runner.settings(max_epochs=4, valid_every=3, schedule=Constant()),
+            tmp_path,
+        ),
+        callbacks=Callbacks(observer=events.append),
     )
     steps = [event for event in events if isinstance(event, StepEvent)]
     valid = [event for event in events if isinstance(event, ValidEvent)]
@@ -159,13 +161,10 @@ def test_stopping_before_any_validation_returns_the_current_parameters(
 
     data = runner.dataset(20, seed=0)
     result = fit(
-        runner.model(),
-        lambda epoch: runner.squares(),
-        data,
-        data,
-        settings=runner.settings(),
-        folder=tmp_path,
-        stop=stop,
+        Task(
+            runner.model(), lambda epoch: runner.squares(), data, data, runner.settings(), tmp_path
+        ),
+        callbacks=Callbacks(stop=stop),
     )
     assert result.reason == "interrupted"
     assert (result.epoch, result.history, result.metrics) == (0, (), {})
@@ -179,12 +178,14 @@ def test_a_change_of_likelihood_starts_the_search_for_the_best_anew(
 ) -> None:
     data = runner.dataset(8, seed=0)
     result = fit(
-        runner.model(),
-        lambda epoch: runner.squares(forces=1.0 if epoch < 3 else 1e4),
-        data,
-        data,
-        settings=runner.settings(max_epochs=6, schedule=Constant()),
-        folder=tmp_path,
+        Task(
+            runner.model(),
+            lambda epoch: runner.squares(forces=1.0 if epoch < 3 else 1e4),
+            data,
+            data,
+            runner.settings(max_epochs=6, schedule=Constant()),
+            tmp_path,
+        )
     )
     losses = [line["valid"]["loss"] for line in result.history]
     assert max(losses[:3]) < min(losses[3:])
@@ -194,12 +195,14 @@ def test_a_change_of_likelihood_starts_the_search_for_the_best_anew(
 
 def fit_frames(runner: ModuleType, train: Dataset, folder: Path, **changes: object) -> None:
     fit(
-        runner.model(),
-        lambda epoch: runner.squares(),
-        train,
-        runner.dataset(6, seed=1),
-        settings=runner.settings(**({"checkpoint_every": 0.0} | changes)),
-        folder=folder,
+        Task(
+            runner.model(),
+            lambda epoch: runner.squares(),
+            train,
+            runner.dataset(6, seed=1),
+            runner.settings(**({"checkpoint_every": 0.0} | changes)),
+            folder,
+        )
     )
 
 
@@ -246,12 +249,14 @@ def test_divergence_of_ivon_has_remedies_of_its_own(runner: ModuleType, tmp_path
 def test_divergence_of_a_validation_frame(runner: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(TrainingDiverged, match=r"the validation loss.*made.xyz, frame 3\."):
         fit(
-            runner.model(),
-            lambda epoch: runner.squares(),
-            runner.dataset(8, seed=0),
-            poisoned(runner, 3),
-            settings=runner.settings(),
-            folder=tmp_path,
+            Task(
+                runner.model(),
+                lambda epoch: runner.squares(),
+                runner.dataset(8, seed=0),
+                poisoned(runner, 3),
+                runner.settings(),
+                tmp_path,
+            )
         )
 
 
@@ -259,12 +264,14 @@ def test_float32_and_initial_parameters(runner: ModuleType, tmp_path: Path) -> N
     initial: Params = {"weights": torch.zeros(3, 5, dtype=torch.float64)}
     data = runner.dataset(8, seed=0)
     result = fit(
-        runner.model(),
-        lambda epoch: runner.squares(),
-        data,
-        data,
-        settings=runner.settings(dtype="float32", max_epochs=1, ema=None),
-        folder=tmp_path,
+        Task(
+            runner.model(),
+            lambda epoch: runner.squares(),
+            data,
+            data,
+            runner.settings(dtype="float32", max_epochs=1, ema=None),
+            tmp_path,
+        ),
         initial=initial,
     )
     assert result.params["weights"].dtype == torch.float32

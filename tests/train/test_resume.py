@@ -16,8 +16,10 @@ import pytest
 import torch
 
 from bayrace.train import checkpoint
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.loop import fit
+from bayrace.train.task import Task
 
 RUNNER = Path(__file__).with_name("runner.py")
 TIMES = {"elapsed", "valid_seconds", "history_bytes"}
@@ -124,15 +126,16 @@ def test_epochs_after_the_checkpoint_are_seen_again_and_the_same(
 
     def run(*, resume: bool) -> None:
         fit(
-            runner.model(),
-            lambda epoch: runner.squares(),
-            runner.dataset(20, seed=0),
-            runner.dataset(6, seed=1),
-            settings=runner.settings(max_epochs=5, valid_every=5),
-            folder=tmp_path,
+            Task(
+                runner.model(),
+                lambda epoch: runner.squares(),
+                runner.dataset(20, seed=0),
+                runner.dataset(6, seed=1),
+                runner.settings(max_epochs=5, valid_every=5),
+                tmp_path,
+            ),
             resume=resume,
-            stop=lambda: not resume and len(seen) == 4,
-            after_epoch=look,
+            callbacks=Callbacks(stop=lambda: not resume and len(seen) == 4, after_epoch=look),
         )
 
     run(resume=False)
@@ -206,12 +209,14 @@ def test_other_data_are_refused(runner: ModuleType, tmp_path: Path) -> None:
     runner.train(tmp_path, max_epochs=1)
     with pytest.raises(CheckpointError, match=r"train_data\.frames was"):
         fit(
-            runner.model(),
-            lambda epoch: runner.squares(),
-            runner.dataset(20, seed=5),
-            runner.dataset(6, seed=1),
-            settings=runner.settings(),
-            folder=tmp_path,
+            Task(
+                runner.model(),
+                lambda epoch: runner.squares(),
+                runner.dataset(20, seed=5),
+                runner.dataset(6, seed=1),
+                runner.settings(),
+                tmp_path,
+            ),
             resume=True,
         )
 

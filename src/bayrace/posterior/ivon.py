@@ -37,6 +37,7 @@ from bayrace.train.loop import fit as train_loop
 from bayrace.train.normal import generator, normal_like
 from bayrace.train.settings import TrainSettings
 from bayrace.train.state import load_last
+from bayrace.train.task import Task
 
 _STREAM = 2  # apart from other uses of the run's seed
 
@@ -184,16 +185,17 @@ def fit(task: FitTask, options: IvonOptions) -> tuple[Ivon, FitResult]:
         return final.score() if chosen == final else chosen
 
     result = train_loop(
-        task.model,
-        proper,
-        task.train,
-        task.valid,
-        settings=_with_ivon(settings, options, ess=ess),
-        folder=task.folder,
+        Task(
+            task.model,
+            proper,
+            task.train,
+            task.valid,
+            _with_ivon(settings, options, ess=ess),
+            task.folder,
+        ),
         resume=task.resume,
-        observer=calls.observer,
-        stop=calls.stop,
         initial=task.params,
+        callbacks=calls,
     )
     mean, state = load_last(task.folder)
     hessian = checkpoint.group(state, "hessian")

@@ -40,6 +40,7 @@ from bayrace.train.loop import fit as train_loop
 from bayrace.train.optim import with_rate
 from bayrace.train.schedule import Constant
 from bayrace.train.settings import TrainSettings
+from bayrace.train.task import Task
 
 SNAPSHOTS = "snapshots"  # the folder of the snapshots, in that of the run
 
@@ -144,17 +145,17 @@ def fit(task: FitTask, options: SwagOptions) -> tuple[Swag | None, FitResult]:
             _keep(where, epoch, params)
 
     result = train_loop(
-        task.model,
-        task.likelihood_at,
-        task.train,
-        task.valid,
-        settings=_constant(task.settings, options),
-        folder=task.folder,
+        Task(
+            task.model,
+            task.likelihood_at,
+            task.train,
+            task.valid,
+            _constant(task.settings, options),
+            task.folder,
+        ),
         resume=task.resume,
-        observer=task.callbacks.observer,
-        stop=task.callbacks.stop,
         initial=task.params,
-        after_epoch=keep,
+        callbacks=replace(task.callbacks, after_epoch=keep),
     )
     if result.reason == "interrupted":
         return None, result

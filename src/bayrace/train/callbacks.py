@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from bayrace.core.outputs import Params
 from bayrace.train.settings import Event
 
 
@@ -15,3 +16,9 @@ class Callbacks:
     observer: Callable[[Event], None] = lambda _: None  # steps and validations, where it trains
     stop: Callable[[], bool] = lambda: False  # once it is true, what trains saves and ends
     progress: Callable[[int], None] = lambda _: None  # structures done, where it only looks
+    # The epoch, from 1, and the parameters themselves, not their average. A resumed run calls it
+    # again, with the same parameters, for epochs that its checkpoint lacks.
+    after_epoch: Callable[[int, Params], None] = lambda *_: None
+
+
+NOBODY = Callbacks()

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from bayrace.core.outputs import Params
-from bayrace.core.protocols import Likelihood, Model
-from bayrace.data.dataset import Dataset
+from bayrace.core.protocols import Likelihood
 from bayrace.data.disk import DiskDataset
 from bayrace.system.signals import stop_on_signals
 from bayrace.train import checkpoint, optim
 from bayrace.train import state as states
+from bayrace.train.callbacks import NOBODY, Callbacks
 from bayrace.train.checkpoint import CheckpointError
 from bayrace.train.diverged import TrainingDiverged, diverged
 from bayrace.train.gradient import Gradient, Item, gradient, shared_gradient
@@ -31,7 +30,7 @@ from bayrace.train.judge import judge
 from bayrace.train.schedule import learning_rate, progress
 from bayrace.train.settings import Event, StepEvent, TrainSettings, ValidEvent
 from bayrace.train.state import TrainState
-from bayrace.train.task import Task, TrainingSet
+from bayrace.train.task import Task
 from bayrace.train.validate import Batches, valid_batches
 
 __all__ = [
@@ -61,30 +60,20 @@ class FitResult:
 
 
 def fit(
-    model: Model,
-    likelihood_at: Callable[[int], Likelihood],
-    train: TrainingSet,
-    valid: Dataset,
+    task: Task,
     *,
-    settings: TrainSettings,
-    folder: Path,
     resume: bool = False,
-    observer: Callable[[Event], None] = lambda _: None,
-    stop: Callable[[], bool] = lambda: False,
     initial: Params | None = None,
-    after_epoch: Callable[[int, Params], None] = lambda *_: None,
+    callbacks: Callbacks = NOBODY,
 ) -> FitResult:
-    """Train `model`, writing last.ckpt, best.ckpt and history.jsonl into `folder`.
+    """Train a model, writing last.ckpt, best.ckpt and history.jsonl into the task's folder.
 
-    `likelihood_at(epoch)`, epochs from 0, gives the loss; where it changes (by ==), the search for
-    the best parameters starts anew. `initial` replaces the model's own initial parameters. `stop`
-    is asked before each step; True ends the run, saved. `resume` continues the run in `folder`.
-    `after_epoch(epoch, params)`, epochs from 1, sees the parameters themselves, not their average;
-    a resumed run calls it again, with the same parameters, for epochs its checkpoint lacks.
-    Where `settings.team` has several processes, all of them call `fit`, and the first one writes.
+    Where the task's likelihood changes (by ==), the search for the best parameters starts anew.
+    `initial` replaces the model's own initial parameters. `resume` continues the run in the folder.
+    Where the settings' team has several processes, all of them call `fit`, and the first one
+    writes.
     """
-    task = Task(model, likelihood_at, train, valid, settings, Path(folder))
-    run = _Run(task, observer=observer, stop=stop, after_epoch=after_epoch)
+    run = _Run(task, callbacks)
     run.prepare(resume=resume, initial=initial)
     reason = run.loop()
     run.finish(reason)
@@ -96,15 +85,8 @@ class _Run:
 
     state: TrainState
 
-    def __init__(
-        self,
-        task: Task,
-        *,
-        observer: Callable[[Event], None],
-        stop: Callable[[], bool],
-        after_epoch: Callable[[int, Params], None],
-    ) -> None:
-        self.task, self.observer, self.stop, self.after_epoch = task, observer, stop, after_epoch
+    def __init__(self, task: Task, callbacks: Callbacks) -> None:
+        self.task, self.callbacks = task, callbacks
         self.team = task.settings.team
         self.now, self.totals = 0.0, [0.0]  # seconds of the run and labels of a batch, as agreed
         self.identity = task.identity()
@@ -169,14 +151,15 @@ class _Run:
         self.record(valid=valid)
         counters.epoch, counters.batch, counters.totals = finished, 0, {}
         if self.team.leads:
-            self.after_epoch(finished, self.state.params)  # before the checkpoint: never left out
+            # before the checkpoint, so that no epoch is left out
+            self.callbacks.after_epoch(finished, self.state.params)
         if valid or self.checkpoint_due():
             self.save()
         return None
 
     def ended(self, item: Item) -> Reason | None:
         """Why to end before this step: all processes of a team agree."""
-        stop, budget, self.now = self.stop(), self.budget(), self.elapsed()
+        stop, budget, self.now = self.callbacks.stop(), self.budget(), self.elapsed()
         if not self.team.alone:
             clock = self.now if self.team.leads else 0.0  # of the first process
             stops, self.now, *self.totals = self.team.total([float(stop), clock, *item.counts()])
@@ -215,7 +198,7 @@ class _Run:
         self.update(grads, noise)
         for name, value in named.items():
             counters.totals[name] = counters.totals.get(name, 0.0) + value
-        self.observer(self.step_event(named))
+        self.callbacks.observer(self.step_event(named))
         return upcoming
 
     def gradient(self, trial: Params, likelihood: Likelihood, item: Item) -> Gradient:
@@ -263,7 +246,7 @@ class _Run:
             event = judge(task, state, self.valid_batches, train=train, lr=self.lr, elapsed=elapsed)
             counters.valid_seconds = self.team.first(counters.valid_seconds)
             line |= {"valid": event.metrics, "improved": event.improved}
-            self.observer(event)
+            self.callbacks.observer(event)
         line["elapsed"] = round(self.elapsed(), 3)
         if self.team.leads:
             states.append_history(task.folder, line, counters)

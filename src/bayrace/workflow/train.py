@@ -40,6 +40,7 @@ from bayrace.train.checkpoint import write_atomically
 from bayrace.train.join import leave
 from bayrace.train.loop import FitResult, fit
 from bayrace.train.refit import refit_noise
+from bayrace.train.task import Task
 from bayrace.train.team import ALONE, Team
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import (
@@ -185,17 +186,17 @@ def train_network(
         part = LastLayerOnly(task.model, task.params)
     with nullcontext() if task.stream is None else task.stream.reading():
         result = fit(
-            part or task.model,
-            task.likelihood_at,
-            task.stream or task.train,
-            task.valid,
-            settings=task.settings,
-            folder=task.folder,
+            Task(
+                part or task.model,
+                task.likelihood_at,
+                task.stream or task.train,
+                task.valid,
+                task.settings,
+                task.folder,
+            ),
             resume=task.resume,
-            observer=task.callbacks.observer,
-            stop=task.callbacks.stop,
             initial=task.params if part is None else part.free,
-            after_epoch=after_epoch,
+            callbacks=replace(task.callbacks, after_epoch=after_epoch),
         )
     return result if part is None else replace(result, params=part.merged(result.params))
 
