@@ -245,14 +245,12 @@ def fit(
     found = options.regularisation
     if found is None:
         some = range(0, len(valid), max(1, len(valid) // _ENOUGH))
-        losses = [
-            unlikeliness(held_out(bare(each), model, params, valid, lambdas, some))
-            for each in _GRID
-        ]
+        seen_by = held_out([bare(each) for each in _GRID], model, params, valid, lambdas, some)
+        losses = [unlikeliness(held) for held in seen_by]
         found = least_within(_GRID, losses, count=max(len(some), _FEW))
     chosen = bare(found)
     progress(len(train) + len(valid))
-    return _scaled_to(chosen, held_out(chosen, model, params, valid, lambdas))
+    return _scaled_to(chosen, *held_out([chosen], model, params, valid, lambdas))
 
 
 def _scaled_to(bare: Distance, held: HeldOut) -> Distance:

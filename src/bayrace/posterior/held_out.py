@@ -41,38 +41,42 @@ class HeldOut(NamedTuple):
 
 
 def held_out(
-    bare: ClosedForm,
+    candidates: Sequence[ClosedForm],
     model: Model,
     params: Params,
     valid: Dataset,
     lambdas: Lambdas,
     chosen: Sequence[int] | None = None,
-) -> HeldOut:
-    """Labels of the validation set, or of some of its frames.
+) -> list[HeldOut]:
+    """Errors on the validation set, or on some of its frames, beside what each posterior expects.
 
-    `bare` gives variances whose scales are still 1.
+    They give variances whose scales are still 1, of one network, which is evaluated once.
     """
-    parts: dict[str, list[Errors]] = {"energy": [], "forces": [], "stress": []}
+    parts: list[dict[str, list[Errors]]] = [
+        {"energy": [], "forces": [], "stress": []} for _ in candidates
+    ]
     stress = any(frame.stress is not None and frame.pbc.all() for frame in valid.frames)
     for batch, labels in edge_batches(valid, like=params, edges=_EDGES, chosen=chosen):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, stress=stress)
             own = noise(outputs, batch, noise_spec_of(model), lambdas)
-            spread = bare.spread(model, params, batch, outputs, forces=True, stress=stress)
         element = batch.species[:, None].expand(-1, 3)
         none = batch.species.new_zeros(batch.n_structures)
-        parts["energy"].append(
-            _known(outputs.energy - labels.energy, own.energy, spread.energy, none)
-        )
-        parts["forces"].append(
-            _known(outputs.forces - labels.forces, own.forces, spread.forces, element)
-        )
-        if outputs.stress is not None:
-            error = to_mandel(outputs.stress - labels.stress)  # in which all directions are alike
-            parts["stress"].append(
-                _known(error, own.stress, spread.stress, none[:, None].expand(-1, 6))
+        for bare, part in zip(candidates, parts, strict=True):
+            with torch.no_grad():
+                spread = bare.spread(model, params, batch, outputs, forces=True, stress=stress)
+            part["energy"].append(
+                _known(outputs.energy - labels.energy, own.energy, spread.energy, none)
             )
-    return HeldOut(**{name: _joined(each) for name, each in parts.items()})
+            part["forces"].append(
+                _known(outputs.forces - labels.forces, own.forces, spread.forces, element)
+            )
+            if outputs.stress is not None:
+                error = to_mandel(outputs.stress - labels.stress)  # all directions are alike there
+                part["stress"].append(
+                    _known(error, own.stress, spread.stress, none[:, None].expand(-1, 6))
+                )
+    return [HeldOut(**{name: _joined(each) for name, each in part.items()}) for part in parts]
 
 
 def _known(error: Tensor, own: Tensor | None, spread: Tensor | None, element: Tensor) -> Errors:
