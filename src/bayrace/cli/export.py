@@ -21,7 +21,11 @@ def export(
         Path, typer.Option("--output", "-o", help="File to write, such as model.pt.")
     ],
     to: Annotated[
-        Literal["metatomic"], typer.Option(help="metatomic: TorchScript, runs without bayrace.")
+        Literal["metatomic", "mliap"],
+        typer.Option(
+            help="metatomic: TorchScript, runs without bayrace; mliap: for pair_style mliap unified "
+            "of LAMMPS, needs bayrace."
+        ),
     ] = "metatomic",
     dtype: Annotated[
         Literal["float32", "float64"] | None,
@@ -32,18 +36,25 @@ def export(
 ) -> None:
     """Write a potential as a file that other programs load.
 
-    Energies, forces and stress are those of the potential; where its posterior has members, so are
-    energy_uncertainty (their spread, calibrated) and energy_ensemble.
+    Energies, forces and stress are those of the potential; where its posterior has members,
+    metatomic also has energy_uncertainty (their spread, calibrated) and energy_ensemble.
 
     \b
-    Example:
+    Examples:
       bayrace export model.bayrace --to metatomic -o model.pt
+      bayrace export model.bayrace --to mliap -o model.pkl
     """
-    del debug, to
-    from bayrace.deploy import metatomic
+    del debug
     from bayrace.potential.potential import Potential
 
     refuse_existing(output, [str(model)], overwrite=overwrite)
     potential = Potential.load(model, device="cpu", dtype=dtype)
-    names = metatomic.export(potential, output)
+    if to == "metatomic":
+        from bayrace.deploy import metatomic
+
+        names = metatomic.export(potential, output)
+    else:
+        from bayrace.deploy import mliap
+
+        names = mliap.export(potential, output)
     console().print(f"{output}: {', '.join(names)}")
