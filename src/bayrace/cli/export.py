@@ -23,8 +23,8 @@ def export(
     to: Annotated[
         Literal["metatomic", "mliap"],
         typer.Option(
-            help="metatomic: TorchScript, runs without bayrace; mliap: for pair_style mliap unified "
-            "of LAMMPS, needs bayrace."
+            help="metatomic: TorchScript, runs without bayrace; mliap: for LAMMPS' mliap unified, "
+            "needs bayrace."
         ),
     ] = "metatomic",
     dtype: Annotated[
