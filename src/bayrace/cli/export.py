@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bayrace.cli.common import Debug, ModelFile, Overwrite, console, friendly, refuse_existing
+
+if TYPE_CHECKING:
+    from bayrace.data.frame import Frame
 
 
 def register(app: typer.Typer) -> None:
@@ -21,12 +24,15 @@ def export(
         Path, typer.Option("--output", "-o", help="File to write, such as model.pt.")
     ],
     to: Annotated[
-        Literal["metatomic", "mliap"],
+        Literal["metatomic", "mliap", "aoti"],
         typer.Option(
             help="metatomic: TorchScript, runs without bayrace; mliap: for LAMMPS' mliap unified, "
-            "needs bayrace."
+            "needs bayrace; aoti: compiled for one composition, for C++."
         ),
     ] = "metatomic",
+    structure: Annotated[
+        Path | None, typer.Option(help="aoti: the atoms that the package is compiled for.")
+    ] = None,
     dtype: Annotated[
         Literal["float32", "float64"] | None,
         typer.Option(help="Precision of the model; default: that of the training."),
@@ -43,6 +49,7 @@ def export(
     Examples:
       bayrace export model.bayrace --to metatomic -o model.pt
       bayrace export model.bayrace --to mliap -o model.pkl
+      bayrace export model.bayrace --to aoti --structure start.xyz -o model.pt2
     """
     del debug
     from bayrace.potential.potential import Potential
@@ -53,8 +60,25 @@ def export(
         from bayrace.deploy import metatomic
 
         names = metatomic.export(potential, output)
-    else:
+    elif to == "mliap":
         from bayrace.deploy import mliap
 
         names = mliap.export(potential, output)
+    else:
+        from bayrace.deploy import aoti
+
+        names = aoti.export(potential, first_structure(structure), output)
     console().print(f"{output}: {', '.join(names)}")
+
+
+def first_structure(file: Path | None) -> Frame:
+    """The first frame of a file that had to be named."""
+    from bayrace.data.check import check_frame
+    from bayrace.data.read import frame_from_atoms, iterate_atoms
+
+    if file is None:
+        raise ValueError("--to aoti: name a file with the atoms to compile for by --structure")
+    source, index, atoms = next(iter(iterate_atoms(str(file))))
+    frame = frame_from_atoms(atoms, keys=None, source=source, index=index)
+    check_frame(frame)
+    return frame

@@ -42,9 +42,9 @@ def hop(
     method: Annotated[
         Literal["fssh", "shxf", "baeck-an", "landau-zener"] | None,
         typer.Option(
-            help="Fewest switches; with decoherence by exact factorisation; with couplings from the "
-            "curvature of gaps; or hops where gaps are least. Default: shxf with --diabatic, else "
-            "landau-zener."
+            help="Fewest switches; with decoherence by exact factorisation; with couplings from "
+            "the curvature of gaps; or hops where gaps are least. Default: shxf with --diabatic, "
+            "else landau-zener."
         ),
     ] = None,
     state: Annotated[

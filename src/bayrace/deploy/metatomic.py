@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import bayrace
-from bayrace.deploy.plain import PlainEnergy, example, single_members
+from bayrace.deploy.plain import PlainEnergy, example, plain_members
 from bayrace.models.race.spec import RaceSpec
 from bayrace.potential.potential import Potential
 
@@ -35,16 +35,15 @@ def export(potential: Potential, path: str | Path) -> tuple[str, ...]:
         from bayrace.deploy.metatomic_module import MetatomicModule
     except ImportError as error:
         raise ValueError("metatomic is not installed; pip install 'bayrace[engines]'") from error
+    members, origins = plain_members(potential.to(device="cpu"))
     spec = potential.spec
-    if not isinstance(spec, RaceSpec):
-        raise ValueError(f"model {spec.name}: only race networks are exported to metatomic")
-    members = single_members(potential.to(device="cpu"))
+    assert isinstance(spec, RaceSpec)
     calibration = potential.calibration
     energy = None if calibration is None else calibration.energy
     module = MetatomicModule(
-        [_traced(member, spec) for member in members],
+        [_traced(member, example(spec, potential.dtype)) for member in members],
         _species(spec.elements),
-        torch.stack([member.origins.reshape(-1) for member in members]),
+        origins,
         spec.cutoff,
         1.0 if energy is None else energy.factor,
     )
@@ -67,15 +66,12 @@ def export(potential: Potential, path: str | Path) -> tuple[str, ...]:
     return names
 
 
-def _traced(member: Potential, spec: RaceSpec) -> torch.nn.Module:
+def _traced(member: PlainEnergy, inputs: tuple[Tensor, Tensor, Tensor]) -> torch.nn.Module:
     """The plain network of one member as TorchScript."""
-    weights = {name: value[0] for name, value in member.folded.items()}
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of sizes and of the pairs that are too close
         trace: Any = torch.jit.trace  # torch has no types for it
-        traced: torch.nn.Module = trace(
-            PlainEnergy(spec, weights), example(spec, member.dtype), check_trace=False
-        )
+        traced: torch.nn.Module = trace(member, inputs, check_trace=False)
     return traced
 
 

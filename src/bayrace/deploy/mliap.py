@@ -30,8 +30,7 @@ from torch import Tensor
 from bayrace.core.files import whole_file
 from bayrace.core.prediction import Prediction
 from bayrace.data.batch import Graph, collate
-from bayrace.deploy.plain import PlainEnergy, single_members
-from bayrace.models.race.spec import RaceSpec
+from bayrace.deploy.plain import plain_members
 from bayrace.potential.potential import Potential, decode, encode, refuse_property
 
 if TYPE_CHECKING:  # the rule is handed in from above
@@ -64,22 +63,16 @@ class UnifiedModel:
         lammps: Any = None,
     ) -> None:
         refuse_property(potential, "an engine")
-        spec = potential.spec
-        if not isinstance(spec, RaceSpec):
-            raise ValueError(f"model {spec.name}: only race networks run in mliap unified")
         self.interface: Any = None  # LAMMPS sets it
-        self.element_types = [chemical_symbols[number] for number in spec.elements]
+        self.element_types = [chemical_symbols[number] for number in potential.elements]
         self.ndescriptors = self.nparams = 1  # neither is used
-        self.rcutfac = spec.cutoff / 2  # LAMMPS doubles it
+        self.rcutfac = potential.model.cutoff / 2  # LAMMPS doubles it
         self.lammps, self.rule, self.uncertainty_every = lammps, rule, uncertainty_every
         self.last: Prediction | None = None
         self.calls = 0
         self.potential = potential.to(device="cpu")
         self._mark = secrets.randbits(50)  # of this process
-        members = single_members(self.potential)
-        weights = [{name: value[0] for name, value in each.folded.items()} for each in members]
-        self._members = [PlainEnergy(spec, each) for each in weights]
-        self._origins = torch.stack([each.origins.reshape(-1) for each in members])
+        self._members, self._origins = plain_members(self.potential)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Only the bytes of a potential's file and the rule are pickled."""

@@ -25,10 +25,17 @@ class PlainEnergy(torch.nn.Module):
     """Energies of atoms (N,) as a function of vectors between neighbours, without references.
 
     Inputs are vectors (P, 3) of pairs, each once, their ends (2, P), and species (N,), ascending.
+    With `counts`, the atoms of each element, it is a network for this composition alone.
     """
 
-    def __init__(self, spec: RaceSpec, weights: dict[str, Tensor]) -> None:
+    def __init__(
+        self,
+        spec: RaceSpec,
+        weights: dict[str, Tensor],
+        counts: tuple[int, ...] | None = None,
+    ) -> None:
         super().__init__()
+        self._counts = counts
         self._race = Race(spec, kernel="plain")
         self._names = list(weights)
         for place, value in enumerate(weights.values()):
@@ -41,7 +48,9 @@ class PlainEnergy(torch.nn.Module):
         pairs = torch.arange(vectors.shape[0])
         kinds = len(self._race.elements)
         # the sizes of tensors stay sizes in a trace, where numbers would become constants
-        counts = tuple((species == kind).nonzero().shape[0] for kind in range(kinds))
+        counts = self._counts or tuple(
+            (species == kind).nonzero().shape[0] for kind in range(kinds)
+        )
         none = torch.zeros_like(pairs)
         batch = GraphBatch(
             species=species,
@@ -59,6 +68,19 @@ class PlainEnergy(torch.nn.Module):
             species_counts=counts,
         )
         return self._race.energy(params, batch).atomic_energy
+
+
+def plain_members(
+    potential: Potential, counts: tuple[int, ...] | None = None
+) -> tuple[list[PlainEnergy], Tensor]:
+    """The networks of a posterior's members, and the energies of their free atoms, (M, Z) eV."""
+    spec = potential.spec
+    if not isinstance(spec, RaceSpec):
+        raise ValueError(f"model {spec.name}: only race networks have a plain form to export")
+    members = single_members(potential)
+    weights = [{name: value[0] for name, value in each.folded.items()} for each in members]
+    networks = [PlainEnergy(spec, each, counts) for each in weights]
+    return networks, torch.stack([each.origins.reshape(-1) for each in members])
 
 
 def example(spec: RaceSpec, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
