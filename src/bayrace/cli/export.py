@@ -24,14 +24,14 @@ def export(
         Path, typer.Option("--output", "-o", help="File to write, such as model.pt.")
     ],
     to: Annotated[
-        Literal["metatomic", "mliap", "aoti"],
+        Literal["metatomic", "mliap", "torch-export"],
         typer.Option(
             help="metatomic: TorchScript, runs without bayrace; mliap: for LAMMPS' mliap unified, "
-            "needs bayrace; aoti: compiled for one composition, for C++."
+            "needs bayrace; torch-export: a graph for one composition."
         ),
     ] = "metatomic",
     structure: Annotated[
-        Path | None, typer.Option(help="aoti: the atoms that the package is compiled for.")
+        Path | None, typer.Option(help="torch-export: the atoms that it is for.")
     ] = None,
     dtype: Annotated[
         Literal["float32", "float64"] | None,
@@ -49,7 +49,7 @@ def export(
     Examples:
       bayrace export model.bayrace --to metatomic -o model.pt
       bayrace export model.bayrace --to mliap -o model.pkl
-      bayrace export model.bayrace --to aoti --structure start.xyz -o model.pt2
+      bayrace export model.bayrace --to torch-export --structure start.xyz -o model.pt2
     """
     del debug
     from bayrace.potential.potential import Potential
@@ -65,9 +65,9 @@ def export(
 
         names = mliap.export(potential, output)
     else:
-        from bayrace.deploy import aoti
+        from bayrace.deploy import torch_export
 
-        names = aoti.export(potential, first_structure(structure), output)
+        names = torch_export.export(potential, first_structure(structure), output)
     console().print(f"{output}: {', '.join(names)}")
 
 
@@ -77,7 +77,7 @@ def first_structure(file: Path | None) -> Frame:
     from bayrace.data.read import frame_from_atoms, iterate_atoms
 
     if file is None:
-        raise ValueError("--to aoti: name a file with the atoms to compile for by --structure")
+        raise ValueError("--to torch-export: name a file with the atoms it is for by --structure")
     source, index, atoms = next(iter(iterate_atoms(str(file))))
     frame = frame_from_atoms(atoms, keys=None, source=source, index=index)
     check_frame(frame)

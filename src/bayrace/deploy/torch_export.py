@@ -1,16 +1,20 @@
-"""A potential as a compiled package (AOTInductor), for programs in C++ and Python without bayrace.
+"""A potential as a torch.export program: one graph of PyTorch operators, derivatives included.
 
-    bayrace export model.bayrace --to aoti --structure start.xyz -o model.pt2
+    bayrace export model.bayrace --to torch-export --structure start.xyz -o model.pt2
+    program = torch.export.load("model.pt2").module()      # in Python, without bayrace
 
 What is fixed in it: the atoms, their elements and their order, as `--structure` has them; the
-precision; the CPU it was compiled for. Free are positions, cell and the number of pairs. Inputs are
+precision; the CPU. Free are positions, cell and the number of pairs. Inputs are
 
     positions (N, 3) Å · cell (3, 3) Å, rows are lattice vectors · pairs (2, P) int64, each pair of
     neighbours within the cutoff once · shifts (P, 3) whole cells: r = x[j] − x[i] + shift @ cell
 
 and outputs the energy (eV), energies of atoms (N,), forces (N, 3), virial (3, 3) = −∂E/∂strain, and
 the σ of the energy over members of the posterior, calibrated; 0 where there is one member. The
-derivatives are part of the package: it runs as it is, without autograd.
+derivatives are part of the graph: it runs as it is, without autograd.
+
+For C++ such programs are compiled by AOTInductor. Compare what comes of it with `function` before
+you use it: that of torch 2.13 gives right energies and wrong forces (docs/engines.md).
 """
 
 from __future__ import annotations
@@ -34,22 +38,21 @@ Function = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 
 
 def export(potential: Potential, frame: Frame, path: str | Path) -> tuple[str, ...]:
-    """Compile a package for structures of these atoms; the names of its outputs."""
+    """Write the program for structures of these atoms; the names of its outputs."""
     if Path(path).suffix != ".pt2":
-        raise ValueError(f"{path}: a compiled package is a .pt2 file; name it so")
+        raise ValueError(f"{path}: a program of torch.export is a .pt2 file; name it so")
     program = exported(potential, frame)
-    compile_package: Any = torch._inductor.aoti_compile_and_package
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about itself
-        compile_package(program, package_path=str(path))
+        torch.export.save(program, str(path))
     return OUTPUTS
 
 
 def exported(potential: Potential, frame: Frame) -> Any:
-    """The same as a torch.export program, before it is compiled."""
+    """The program, in memory."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    refuse_property(potential, "a package")
+    refuse_property(potential, "a program")
     potential = potential.to(device="cpu")
     inputs = pair_inputs(potential, frame)
     if inputs[2].shape[1] < 2:
@@ -96,7 +99,7 @@ def function(potential: Potential, frame: Frame) -> Function:
 
 
 def pair_inputs(potential: Potential, frame: Frame) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Positions, cell, pairs and shifts of a structure, as the package wants them."""
+    """Positions, cell, pairs and shifts of a structure, as the program wants them."""
     graph = build_graph(frame, elements=potential.elements, cutoff=potential.model.cutoff)
     once = torch.arange(len(graph.reverse)) < graph.reverse
     real = potential.dtype

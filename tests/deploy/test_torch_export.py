@@ -1,4 +1,4 @@
-"""The exported program and its compiled package against the ASE calculator."""
+"""The exported program against the ASE calculator."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bayrace.cli.main import app
 from bayrace.data.frame import frame_from_atoms
-from bayrace.deploy.aoti import exported, pair_inputs
+from bayrace.deploy.torch_export import exported, pair_inputs
 from bayrace.potential.potential import Potential
 
 from .engines import ELEMENTS, by_ase, structures
@@ -51,19 +51,20 @@ def test_the_program_and_other_numbers_of_pairs(random_potential: Potential) -> 
     assert len(counts) == 3
 
 
-@pytest.mark.slow
-def test_the_command_compiles_a_package(random_potential: Potential, tmp_path: Path) -> None:
+def test_the_command_writes_what_torch_loads(random_potential: Potential, tmp_path: Path) -> None:
     atoms = structures()["small"]
     random_potential.save(tmp_path / "model.bayrace")
     ase.io.write(tmp_path / "start.xyz", atoms)
     target = tmp_path / "model.pt2"
-    command = ["export", str(tmp_path / "model.bayrace"), "--to", "aoti", "-o", str(target)]
-    refused = CliRunner().invoke(app, command)
+    command = ["export", str(tmp_path / "model.bayrace"), "--to", "torch-export"]
+    refused = CliRunner().invoke(app, [*command, "-o", str(target)])
     assert refused.exit_code == 2
     assert "--structure" in refused.stderr
-    result = CliRunner().invoke(app, [*command, "--structure", str(tmp_path / "start.xyz")])
+    command += ["--structure", str(tmp_path / "start.xyz"), "-o"]
+    assert CliRunner().invoke(app, [*command, str(tmp_path / "model.pt")]).exit_code == 2
+    result = CliRunner().invoke(app, [*command, str(target)])
     assert result.exit_code == 0, result.output
-    package = torch._inductor.aoti_load_package(str(target))
-    compared(random_potential, package, atoms)
+    program = torch.export.load(str(target)).module()
+    compared(random_potential, program, atoms)
     atoms.rattle(0.1, seed=4)
-    compared(random_potential, package, atoms)
+    compared(random_potential, program, atoms)
