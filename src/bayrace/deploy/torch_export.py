@@ -61,7 +61,7 @@ def exported(potential: Potential, frame: Frame) -> Any:
         function(potential, frame), tracing_mode="symbolic", _allow_non_fake_inputs=True
     )
     pairs = torch.export.Dim("pairs", min=2)
-    shapes = ({}, {}, {1: pairs}, {0: pairs})
+    shapes: Any = ({}, {}, {1: pairs}, {0: pairs})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.export.export(trace(*inputs), inputs, dynamic_shapes=shapes)
