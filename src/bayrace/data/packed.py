@@ -1,6 +1,7 @@
 """Structures and their graphs in one file of plain arrays, which processes map into their memory.
 
-Mapping takes a hundredth of the time of reading and building, and all who map share the pages.
+Mapping takes a fifteenth of the time of reading and building (0.26 s of the processor instead of
+3.9 s for 1952 structures of 27 atoms), and all who map share the pages.
 Arrays are those of all structures end to end; `atoms` and `edges` tell how much belongs to each.
 """
 
