@@ -133,18 +133,15 @@ def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Pred
 
 
 def with_scaled_noise(prediction: Prediction, factors: Mapping[str, float]) -> Prediction:
-    """The same with aleatoric variances multiplied by these factors, above 0, by quantity."""
+    """The same with aleatoric variances multiplied by these factors; with 0 there is no noise."""
     changes: dict[str, Any] = {}
     for name, factor in factors.items():
         value: Uncertain | None = getattr(prediction, name)
         if value is None or value.log_aleatoric is None:  # no noise is predicted
             continue
         components = 1 if value.aleatoric.shape == value.mean.shape else value.mean.shape[-1]
-        changes[name] = replace(
-            value,
-            aleatoric=value.aleatoric * factor,
-            log_aleatoric=value.log_aleatoric + components * math.log(factor),
-        )
+        log = value.log_aleatoric + components * math.log(factor) if factor else None
+        changes[name] = replace(value, aleatoric=value.aleatoric * factor, log_aleatoric=log)
     return replace(prediction, **changes)
 
 
