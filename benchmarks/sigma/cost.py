@@ -37,7 +37,7 @@ from bayrace.simulate.stop import StopRule
 from bayrace.system.process import tune_process
 
 STEPS = 20  # of dynamics in one timing
-HEAVY = 1e4  # times too large masses: random weights must not tear the structure apart
+TIMESTEP = 0.005  # fs, a hundredth of the usual: random weights must not tear the structure apart
 
 
 def structures() -> dict[str, Atoms]:
@@ -97,21 +97,18 @@ def plain(potential: Potential, atoms: Atoms) -> Callable[[], None]:
     """Steps of ASE's Langevin dynamics without any uncertainty."""
     moving = atoms.copy()
     moving.calc = Calculator(potential, uncertainty=False)
-    moving.set_masses(HEAVY * moving.get_masses())
     thermalize_momenta(moving, 300, rng=np.random.default_rng(0))
     dynamics = Langevin(
-        moving, 0.5 * units.fs, temperature_K=300, friction=0.01 / units.fs, fixcm=False
+        moving, TIMESTEP * units.fs, temperature_K=300, friction=0.01 / units.fs, fixcm=False
     )
     return lambda: dynamics.run(STEPS)
 
 
 def watched(potential: Potential, atoms: Atoms) -> Callable[[], None]:
     """The same through `simulate`, with the whole rule at every step, never stopping."""
-    moving = atoms.copy()
-    moving.set_masses(HEAVY * moving.get_masses())
-    settings = DynamicsSettings("nvt", 300.0, 10**9)
+    settings = DynamicsSettings("nvt", 300.0, 10**9, timestep=TIMESTEP)
     rule = StopRule(0.5, 0.05, action="record", gap=0.05)
-    start = frame_from_atoms(moving, keys=None)
+    start = frame_from_atoms(atoms, keys=None)
     looks = simulate(potential, start, settings, rule=rule)
 
     def steps() -> None:

@@ -56,14 +56,14 @@ class Recalibration:
         square = self._squares(numbers, value)
         scalar = value.aleatoric.shape == value.mean.shape
         factor = square if scalar else square[..., None, None]
-        log = value.log_aleatoric
+        log = value.mean_log
         components = 1 if scalar else value.mean.shape[-1]
         return replace(
             value,
             aleatoric=value.aleatoric * factor,
             epistemic=value.epistemic * factor,
             shape=self.shape,
-            log_aleatoric=None if log is None else log + components * square.log(),
+            mean_log=None if log is None else log + components * square.log(),
         )
 
     def factors(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:

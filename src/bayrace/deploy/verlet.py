@@ -70,9 +70,11 @@ class VerletList:
         """Atoms (2, p) and distances (p,), Å, of the pairs in the last graph, each pair once."""
         if self._candidates is None or self._selected is None or self._square is None:
             raise ValueError("no geometry has been seen yet; ask for its graph first")
-        close = self._selected.close
-        ends = self._candidates.order[self._candidates.pair_ends[:, close]]
-        return ends.numpy(force=True), self._square[close].sqrt().numpy(force=True)
+        selected = self._selected
+        if selected.ends is None:
+            ends = self._candidates.order[self._candidates.pair_ends[:, selected.close]]
+            selected.ends = ends.numpy(force=True)
+        return selected.ends, self._square[selected.close].sqrt().numpy(force=True)
 
     def _search(self, geometry: Geometry) -> _Candidates:
         self.rebuilds += 1
@@ -119,12 +121,13 @@ def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
     )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Selected:
     """The pairs that were close in the last geometry; most steps find the same ones."""
 
     close: Tensor  # (P,)
     batch: GraphBatch
+    ends: NDArray[np.int64] | None = None  # (2, p) their atoms, where somebody has asked
 
 
 @dataclass(frozen=True, eq=False)

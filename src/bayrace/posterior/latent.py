@@ -6,7 +6,7 @@ covariance of them. An element with few atoms borrows from the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from bayrace.core.outputs import Outputs, Params
 from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
+from bayrace.nn.lengths import Lengths
 from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
 
 _EDGES = 10_000  # of a batch
@@ -33,14 +34,11 @@ class Seen(NamedTuple):
     structures: Tensor  # (D, D), Σ φφᵀ of whole structures
 
 
-def latent_distance(centre: Tensor, whitening: Tensor, batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """|(φ - μ) @ whitening|² of atoms (N,) float64, by element; atoms are sorted by it."""
-    features = torch.split(hidden.double(), list(batch.species_counts))
-    parts = [
-        ((each - mean) @ white).square().sum(-1)
-        for each, mean, white in zip(features, centre, whitening, strict=True)
-    ]
-    return torch.cat(parts)
+def latent_distance(lengths: Sequence[Lengths], batch: GraphBatch, hidden: Tensor) -> Tensor:
+    """Squared lengths of features (N,) float64, by element; atoms are sorted by it."""
+    features = torch.split(hidden, list(batch.species_counts))
+    parts = [length(each) for length, each in zip(lengths, features, strict=True)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def training_features(

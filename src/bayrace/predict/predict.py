@@ -20,7 +20,7 @@ from bayrace.core.target import target_of
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
 from bayrace.models.noise import Lambdas, noise, noise_spec_of
-from bayrace.predict.moments import mixture, with_spread
+from bayrace.predict.moments import mixture
 from bayrace.predict.parts import evaluate_large
 
 References = Mapping[int, float] | Tensor
@@ -81,7 +81,7 @@ def predict(
         single = {name: value.double().unsqueeze(0) for name, value in values.items()}
         full = uncertainty == "full"
         spread = closed.spread(model, mean, batch, outputs, forces=full, stress=full and stress)
-        return with_spread(mixture(single, batch, origin, mean=mean_pooled), spread, batch)
+        return mixture(single, batch, origin, mean=mean_pooled, spread=spread)
 
 
 def predict_frames(
@@ -140,8 +140,9 @@ def refuse_not_finite(
         "covariance of the force": prediction.forces.total if uncertainty == "full" else None,
     }
     for name, value in parts.items():
-        absent = value is None or ("variance" in name and bool(value.isnan().all()))
-        if value is not None and not absent and not bool(torch.isfinite(value).all()):
+        if value is None or bool(torch.isfinite(value).all()):
+            continue
+        if "variance" not in name or not bool(value.isnan().all()):
             finite = torch.isfinite(value).reshape(len(value), -1).all(1)
             place = int(finite.logical_not().nonzero()[0, 0])
             of = "atom" if "force" in name else "structure"
