@@ -216,7 +216,7 @@ class Potential:
             return prediction
         return self.calibration.apply(prediction, numbers)
 
-    @property
+    @cached_property
     def predictive(self) -> Predictive:
         """What predictions are made with, before they are calibrated."""
         closed = self.posterior if isinstance(self.posterior, ClosedForm) else None

@@ -39,8 +39,7 @@ def mixture(
     if mean:
         added = added / batch.atom_counts()[batch.structure_index]
     atomic = values["atomic"] + added
-    energy = atomic.new_zeros(atomic.shape[0], batch.n_structures)
-    energy.index_add_(1, batch.structure_index, atomic)  # float64, unlike the model's own sum
+    energy = batch.summed(atomic.mT).mT  # (M, S), float64 unlike the model's own sum
     known = _among(values, energy, atomic) if spread is None else _given(values, spread)
     forces = _moments(values["forces"], values.get("forces_noise"), known.forces)
     stress = None

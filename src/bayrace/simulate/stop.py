@@ -37,8 +37,9 @@ Tail = Callable[[Array], Array]
 Action = Literal["stop", "warn", "record"]
 OverAtoms = Literal["any", "max"]
 
-_FINE, _COARSE = (48, 64), (8, 6)  # nodes in cos θ, intervals in φ
-_ROUND = 1.5  # largest eigenvalue over the least for which the coarse average is exact to 1e-8
+_GRIDS = ((1.5, (8, 6)), (3.0, (12, 10)), (10.0, (16, 16)), (math.inf, (48, 64)))
+"""Nodes in cos θ and intervals in φ by the largest ratio of eigenvalues for which their average of
+the Gaussian tail is exact to 1e-7 of itself, above `_NEGLIGIBLE`."""
 _NEGLIGIBLE = 1e-9  # an atom below it is given its upper bound
 
 
@@ -106,13 +107,17 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
             'uncertainty of the energy was asked for; use uncertainty="full"'
         )
     tail = gaussian_tail if shape is None else radial_tail(shape)
+    grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
     values = np.linalg.eigvalsh(covariance)[:, ::-1].clip(min=0.0)  # (n, 3), largest first
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         result = tail(error / np.sqrt(values[:, 0]))
-    close = result > _NEGLIGIBLE
-    nearly = values[:, 0] <= _ROUND * values[:, 2]
-    for chosen, nodes in ((close & nearly, _COARSE), (close & ~nearly, _FINE)):
-        if chosen.any():
+        left = np.flatnonzero(result > _NEGLIGIBLE)
+        ratio = values[left, 0] / values[left, 2]
+        for most, nodes in grids:
+            if not len(left):
+                break
+            here = ratio <= most
+            chosen, left, ratio = left[here], left[~here], ratio[~here]
             result[chosen] = _sphere_average(values[chosen], error, tail, nodes)
     return result
 
@@ -179,13 +184,11 @@ def _rises(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float
 def _sphere_average(values: Array, error: float, tail: Tail, nodes: tuple[int, int]) -> Array:
     """⟨S(x / √(Σ λᵢ uᵢ²))⟩ over the sphere, (n,), for eigenvalues (n, 3)."""
     squares, weights = _octant(*nodes)
-    length = np.sqrt(values @ squares.T)
-    with np.errstate(divide="ignore"):
-        average: Array = tail(error / length) @ weights
+    average: Array = tail(error / np.sqrt(values @ squares.T)) @ weights
     return average
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=len(_GRIDS))
 def _octant(polar_nodes: int, intervals: int) -> tuple[Array, Array]:
     """Squared components (k, 3) of unit vectors, and weights (k,) that average over the sphere.
 
