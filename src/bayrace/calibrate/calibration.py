@@ -58,12 +58,12 @@ class Recalibration:
         factor = square if scalar else square[..., None, None]
         log = value.mean_log
         components = 1 if scalar else value.mean.shape[-1]
-        return replace(
-            value,
-            aleatoric=value.aleatoric * factor,
-            epistemic=value.epistemic * factor,
-            shape=self.shape,
-            mean_log=None if log is None else log + components * square.log(),
+        return Uncertain(
+            value.mean,
+            value.aleatoric * factor,
+            value.epistemic * factor,
+            self.shape,
+            None if log is None else log + components * square.log(),
         )
 
     def factors(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:

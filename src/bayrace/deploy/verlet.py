@@ -9,6 +9,7 @@ bound is exact, for molecular dynamics and for a changing cell alike.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -72,9 +73,9 @@ class VerletList:
             raise ValueError("no geometry has been seen yet; ask for its graph first")
         selected = self._selected
         if selected.ends is None:
-            ends = self._candidates.order[self._candidates.pair_ends[:, selected.close]]
-            selected.ends = ends.numpy(force=True)
-        return selected.ends, self._square[selected.close].sqrt().numpy(force=True)
+            selected.places = np.flatnonzero(selected.close.numpy(force=True))
+            selected.ends = self._candidates.atoms[:, selected.places]
+        return selected.ends, np.sqrt(self._square.numpy(force=True)[selected.places])
 
     def _search(self, geometry: Geometry) -> _Candidates:
         self.rebuilds += 1
@@ -127,7 +128,8 @@ class _Selected:
 
     close: Tensor  # (P,)
     batch: GraphBatch
-    ends: NDArray[np.int64] | None = None  # (2, p) their atoms, where somebody has asked
+    places: NDArray[np.int64] | None = None  # (p,) among the candidates, where somebody has asked
+    ends: NDArray[np.int64] | None = None  # (2, p) their atoms
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,6 +143,12 @@ class _Candidates:
     order: Tensor  # (n,) batch order from file order
     pair_ends: Tensor  # (2, P) receiver and sender of each pair's first edge
     pair_shifts: Tensor  # (P, 3)
+
+    @cached_property
+    def atoms(self) -> NDArray[np.int64]:
+        """(2, P) the ends of each pair in file order."""
+        ends: NDArray[np.int64] = self.order[self.pair_ends].numpy(force=True)
+        return ends
 
     def cover(self, geometry: Geometry, cutoff: float) -> bool:
         """Whether every pair of `geometry` closer than `cutoff` is among the candidates."""

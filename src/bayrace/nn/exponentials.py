@@ -2,7 +2,7 @@
 
 `bayrace.nn.covariance` has the definitions. Here are values and first derivatives of the 3 × 3
 matrices exp(kI + Q) by their eigenvalues; inside torch.func, on a GPU, and for derivatives of
-higher order the definitions are taken.
+higher order the definitions are taken. The eigenvalues of any such matrices are here too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.nn.compiler import build
@@ -38,6 +40,16 @@ def exponential(numbers: Tensor, limits: Limits) -> Tensor:
     out = held.new_empty((*held.shape[:-1], 3, 3))
     count = held.numel() // 6
     _load("", held.dtype, 0)["exponential"](count, *limits, held.data_ptr(), out.data_ptr())
+    return out
+
+
+def eigenvalues(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Eigenvalues (n, 3) of symmetric matrices (n, 3, 3), the largest first."""
+    if resolve(_load, "", 1, torch.float64, "cpu", "auto") != "fused":
+        return np.linalg.eigvalsh(matrices)[:, ::-1]
+    held = np.ascontiguousarray(matrices)
+    out = np.empty(held.shape[:-1])
+    _load("", torch.float64, 0)["eigenvalues"](len(held), held.ctypes.data, out.ctypes.data)
     return out
 
 
@@ -93,4 +105,7 @@ def _load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
         functions[name].restype = None
         numbers = [ctypes.c_long, *[ctypes.c_double] * 3]
         functions[name].argtypes = numbers + [ctypes.c_void_p] * arrays
+    functions["eigenvalues"] = library.eigenvalues
+    functions["eigenvalues"].restype = None
+    functions["eigenvalues"].argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     return functions

@@ -1,5 +1,5 @@
-/* Squared lengths |(x - c) A|^2 of many vectors x, in double precision. REAL is the type of x; LANES
-   is set when compiling.
+/* Squared lengths |(x - c) A|^2 of many vectors x of several kinds, in double precision. REAL is the
+   type of x; LANES is set when compiling.
 
    A is lower triangular, which any matrix can be made without changing lengths. Its columns are
    stored in panels of PANEL vectors: panel p begins with row p * PANEL * LANES, as what is above is
@@ -37,21 +37,25 @@ squares(int rows, long size, const double *x, const double *panels, double *out)
   }
 }
 
-/* `count` vectors of `width` numbers, padded to `size`, which fits the stack; c may be absent. */
-void lengths(long count, long width, long size, const real *x, const double *c,
-             const double *panels, double *out) {
+/* Vectors of `width` numbers, padded to `size`, which fits the stack. Those of kind s are
+   first[s] to first[s + 1] and have a centre and a matrix of their own; centres may be absent. */
+void lengths(long kinds, const long *first, long width, long size, const real *x,
+             const double *centres, const double *panels, double *out) {
   double held[size * ROWS];
   for (long k = width * ROWS; k < size * ROWS; k++) held[k] = 0;
-  for (long begin = 0; begin < count; begin += ROWS) {
-    const int rows = count - begin < ROWS ? count - begin : ROWS;
-    for (int r = 0; r < ROWS; r++) {
-      const real *from = x + (begin + (r < rows ? r : 0)) * width;
-      for (long k = 0; k < width; k++) held[k * ROWS + r] = from[k] - (c ? c[k] : 0.0);
+  const long whole = (size + PANEL * LANES) * size / 2; /* numbers of a matrix */
+  for (long s = 0; s < kinds; s++, panels += whole, centres += centres ? width : 0)
+    for (long begin = first[s]; begin < first[s + 1]; begin += ROWS) {
+      const long rows = first[s + 1] - begin < ROWS ? first[s + 1] - begin : ROWS;
+      for (int r = 0; r < ROWS; r++) {
+        const real *from = x + (begin + (r < rows ? r : 0)) * width;
+        for (long k = 0; k < width; k++)
+          held[k * ROWS + r] = from[k] - (centres ? centres[k] : 0.0);
+      }
+      double found[ROWS];
+      if (rows == 1) squares(1, size, held, panels, found);
+      else if (rows <= ROWS / 2) squares(ROWS / 2, size, held, panels, found);
+      else squares(ROWS, size, held, panels, found);
+      for (long r = 0; r < rows; r++) out[begin + r] = found[r];
     }
-    double found[ROWS];
-    if (rows == 1) squares(1, size, held, panels, found);
-    else if (rows <= ROWS / 2) squares(ROWS / 2, size, held, panels, found);
-    else squares(ROWS, size, held, panels, found);
-    for (int r = 0; r < rows; r++) out[begin + r] = found[r];
-  }
 }

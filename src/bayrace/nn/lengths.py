@@ -7,6 +7,7 @@ which saves half of the work; compiled code sums in double precision whatever th
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
@@ -26,46 +27,59 @@ _MOST = 4096  # numbers of a vector: eight of them must fit the stack
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """The squared length of (x - c) A as a function of x."""
+    """The squared length of (x - c) A as a function of x, for several kinds of x."""
 
-    matrix: Tensor  # A, (D, K) float64
-    centre: Tensor | None = None  # c, (D,) float64; None is zero
+    matrices: Tensor  # A, (Z, D, K) float64
+    centres: Tensor | None = None  # c, (Z, D) float64, contiguous; None is zero
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """Of vectors (N, D): (N,) float64; not differentiable in compiled code."""
-        if not self._compiled(x):
-            moved = x.double() if self.centre is None else x.double() - self.centre
-            return (moved @ self.matrix).square().sum(-1)
+    def __call__(self, x: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+        """Of vectors (N, D), of which `counts` (Z,) are of each kind in turn: (N,) float64.
+
+        Not differentiable.
+        """
         held = x.detach().contiguous()
-        out = torch.empty(len(held), dtype=torch.float64)
+        counts = (held.shape[0],) if counts is None else counts
+        if not self._compiled(held):
+            return self._plain(held, counts)
+        first = [0]
+        for count in counts:
+            first.append(first[-1] + count)
+        out = torch.empty(first[-1], dtype=torch.float64)
         panels, size = self._panels
+        centres = None if self.centres is None else self.centres.data_ptr()
         functions, _ = ready(load, DTYPES[x.dtype], torch.float64, _CHANNELS)
-        centre = 0 if self.centre is None else self.centre.data_ptr()
         functions["lengths"](
-            *(len(held), held.shape[1], size, held.data_ptr(), centre),
-            *(panels.data_ptr(), out.data_ptr()),
+            *(len(counts), (ctypes.c_long * len(first))(*first), held.shape[1], size),
+            *(held.data_ptr(), centres, panels.data_ptr(), out.data_ptr()),
         )
         return out
+
+    def _plain(self, x: Tensor, counts: Sequence[int]) -> Tensor:
+        parts = []
+        for kind, each in enumerate(torch.split(x.double(), list(counts))):
+            moved = each if self.centres is None else each - self.centres[kind]
+            parts.append((moved @ self.matrices[kind]).square().sum(-1))
+        return torch.cat(parts)
 
     def _compiled(self, x: Tensor) -> bool:
         if torch.compiler.is_compiling() or inside_transforms() or x.dtype not in DTYPES:
             return False
-        if (torch.is_grad_enabled() and x.requires_grad) or max(self.matrix.shape) > _MOST:
+        if max(self.matrices.shape[1:]) > _MOST:
             return False
         key = DTYPES[x.dtype]
         return resolve(load, key, _CHANNELS, torch.float64, x.device.type, "auto") == "fused"
 
     @cached_property
     def _panels(self) -> tuple[Tensor, int]:
-        """The triangle as lengths.c wants it, and the padded size of a vector."""
+        """The triangles as lengths.c wants them, and the padded size of a vector."""
         _, lanes = ready(load, "double", torch.float64, _CHANNELS)
-        width, (before, after) = _PANEL * lanes, self.matrix.shape
+        width, (kinds, before, after) = _PANEL * lanes, self.matrices.shape
         size = -(-max(before, after) // width) * width
-        triangle = self.matrix.new_zeros(size, size)
-        lower = torch.linalg.qr(self.matrix.mT).R.mT  # (D, min(D, K)): A Aᵀ is the same
-        triangle[:before, : lower.shape[1]] = lower
-        panels = [triangle[first:, first : first + width] for first in range(0, size, width)]
-        return torch.cat([panel.flatten() for panel in panels]), size
+        triangle = self.matrices.new_zeros(kinds, size, size)
+        lower = torch.linalg.qr(self.matrices.mT).R.mT  # (Z, D, K or D): A Aᵀ is the same
+        triangle[:, :before, : lower.shape[2]] = lower
+        panels = [triangle[:, first:, first : first + width] for first in range(0, size, width)]
+        return torch.cat([panel.flatten(1) for panel in panels], dim=1), size
 
 
 @cache
@@ -79,5 +93,6 @@ def load(real: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
     source = resources.files("bayrace.nn").joinpath("lengths.c").read_text("utf-8")
     function = build(source, {"REAL": real, "LANES": str(lanes)}).lengths
     function.restype = None
-    function.argtypes = [*[ctypes.c_long] * 3, *[ctypes.c_void_p] * 4]
+    whole, pointer = ctypes.c_long, ctypes.c_void_p
+    function.argtypes = [whole, pointer, whole, whole, *[pointer] * 4]
     return {"lengths": function}

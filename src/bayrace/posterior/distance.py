@@ -51,7 +51,6 @@ from bayrace.posterior.held_out import HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
     inverse_root,
-    latent_distance,
     training_features,
     whitened,
 )
@@ -140,7 +139,7 @@ class Distance:
 
     def distances(self, batch: GraphBatch, outputs: Outputs) -> Tensor:
         """m of every atom, (N,) float64 in the batch's order; 1 is the mean of the training."""
-        return latent_distance(self._from_training, batch, hidden_features(outputs))
+        return self._from_training(hidden_features(outputs), batch.species_counts)
 
     def spread(
         self,
@@ -173,14 +172,14 @@ class Distance:
         return EpistemicVariances(energy, covariance, virial, atomic)
 
     @cached_property
-    def _from_training(self) -> tuple[Lengths, ...]:
-        """m of an element as a function of φ."""
-        return tuple(map(Lengths, self.whitening, self.centre))
+    def _from_training(self) -> Lengths:
+        """m of every element as a function of φ."""
+        return Lengths(self.whitening, self.centre.contiguous())
 
     @cached_property
     def _rigidity(self) -> Lengths:
         """The variance α² φᵀC⁻¹φ as a function of φ."""
-        return Lengths(self.last.factor)
+        return Lengths(self.last.factor.unsqueeze(0))
 
     def tensors(self) -> Params:
         """Mean weights, the rigidity of energies, and the features of training atoms."""

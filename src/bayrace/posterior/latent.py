@@ -6,7 +6,7 @@ covariance of them. An element with few atoms borrows from the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,7 +17,6 @@ from bayrace.core.outputs import Outputs, Params
 from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
-from bayrace.nn.lengths import Lengths
 from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
 
 _EDGES = 10_000  # of a batch
@@ -32,13 +31,6 @@ class Seen(NamedTuple):
     total: Tensor  # (Z, D)
     square: Tensor  # (Z, D, D)
     structures: Tensor  # (D, D), Σ φφᵀ of whole structures
-
-
-def latent_distance(lengths: Sequence[Lengths], batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """Squared lengths of features (N,) float64, by element; atoms are sorted by it."""
-    features = torch.split(hidden, list(batch.species_counts))
-    parts = [length(each) for length, each in zip(lengths, features, strict=True)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def training_features(

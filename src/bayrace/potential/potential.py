@@ -208,13 +208,21 @@ class Potential:
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool
     ) -> Prediction:
         """With the noise that only the posterior knows, and calibrated."""
-        if isinstance(self.posterior, Noisy):
-            prediction = with_label_noise(prediction, self.posterior.label_noise())
-        if isinstance(self.posterior, NoiseScaled):
-            prediction = with_scaled_noise(prediction, self.posterior.noise_scale())
+        noise, scale = self._posterior_noise
+        if noise:
+            prediction = with_label_noise(prediction, noise)
+        if scale:
+            prediction = with_scaled_noise(prediction, scale)
         if self.calibration is None or not calibrated:
             return prediction
         return self.calibration.apply(prediction, numbers)
+
+    @cached_property
+    def _posterior_noise(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """σ of the labels, and factors of the variances that the network predicts, by quantity."""
+        known = self.posterior
+        noise = known.label_noise() if isinstance(known, Noisy) else {}
+        return noise, known.noise_scale() if isinstance(known, NoiseScaled) else {}
 
     @cached_property
     def predictive(self) -> Predictive:

@@ -165,7 +165,8 @@ def with_scaled_noise(prediction: Prediction, factors: Mapping[str, float]) -> P
         if log is not None:
             scalar = value.aleatoric.shape == value.mean.shape
             log = log + (1 if scalar else value.mean.shape[-1]) * math.log(factor)
-        changes[name] = replace(value, aleatoric=value.aleatoric * factor, mean_log=log)
+        noise = value.aleatoric * factor
+        changes[name] = Uncertain(value.mean, noise, value.epistemic, value.shape, log)
     return replace(prediction, **changes)
 
 

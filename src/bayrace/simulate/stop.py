@@ -29,6 +29,7 @@ from scipy import special
 
 from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
+from bayrace.nn.exponentials import eigenvalues
 
 Array = NDArray[np.float64]
 Tail = Callable[[Array], Array]
@@ -108,7 +109,7 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
         )
     tail = gaussian_tail if shape is None else radial_tail(shape)
     grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
-    values = np.linalg.eigvalsh(covariance)[:, ::-1].clip(min=0.0)  # (n, 3), largest first
+    values = eigenvalues(covariance).clip(min=0.0)  # (n, 3), largest first
     with np.errstate(divide="ignore", invalid="ignore"):
         result = tail(error / np.sqrt(values[:, 0]))
         left = np.flatnonzero(result > _NEGLIGIBLE)
@@ -118,7 +119,8 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
                 break
             here = ratio <= most
             chosen, left, ratio = left[here], left[~here], ratio[~here]
-            result[chosen] = _sphere_average(values[chosen], error, tail, nodes)
+            if len(chosen):
+                result[chosen] = _sphere_average(values[chosen], error, tail, nodes)
     return result
 
 
