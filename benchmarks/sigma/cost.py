@@ -1,4 +1,4 @@
-"""What the default σ and the whole stop rule cost, in turns in one run on an idle machine.
+"""What the default σ and the whole stop rule cost, in turns in one run, by processor time.
 
     python benchmarks/sigma/cost.py
 
@@ -11,6 +11,7 @@ point, squared errors), with noise heads, and with the default posterior; then s
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -120,7 +121,7 @@ def watched(potential: Potential, atoms: Atoms) -> Callable[[], None]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--preset", default="small")
     options = parser.parse_args()
     tune_process()
@@ -140,8 +141,10 @@ def main() -> None:
             calls[f"energy and forces, {name}"] = lambda p=potential, b=batch: p.predict_batch(b)
         calls[f"{STEPS} steps, plain"] = plain(made["point, nll_jef"], atoms)
         calls[f"{STEPS} steps, whole rule"] = watched(made["distance"], atoms)
-        times = interleaved_times(list(calls.values()), rounds=options.rounds).min(axis=0)
-        found = dict(zip(calls, times.tolist(), strict=True))
+        times = interleaved_times(
+            list(calls.values()), rounds=options.rounds, clock=time.process_time
+        )
+        found = dict(zip(calls, times.min(axis=0).tolist(), strict=True))
         print(f"{size}: least of {options.rounds} calls in turns, one thread")
         for name, seconds in found.items():
             base = f"{STEPS} steps, plain" if "steps" in name else "energy and forces, point, mse"

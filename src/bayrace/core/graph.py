@@ -57,6 +57,13 @@ class GraphBatch:
         zero = values.new_zeros(self.n_structures, *values.shape[1:])
         return zero.index_add(0, self.structure_index, values)
 
+    def averaged(self, values: Tensor) -> Tensor:
+        """Values of atoms (N, ...) averaged over each structure, (S, ...)."""
+        if self.n_structures == 1:
+            return values.mean(0, keepdim=True)
+        counts = self.atom_counts().to(values)
+        return self.summed(values) / counts.reshape(-1, *[1] * (values.ndim - 1))
+
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> GraphBatch:

@@ -16,9 +16,7 @@ def spreads(name: str, value: Uncertain, where: int | slice) -> dict[str, Any]:
     """`{name}_{kind}` for each kind, of the structure or atoms `where`: floats or numpy arrays."""
     found: dict[str, Any] = {}
     vector = value.total.shape != value.mean.shape
-    for kind, variance in zip(
-        KINDS, (value.total, value.aleatoric, value.epistemic), strict=True
-    ):
+    for kind, variance in zip(KINDS, (value.total, value.aleatoric, value.epistemic), strict=True):
         array = variance.numpy(force=True)
         if vector:
             array = array.diagonal(axis1=-2, axis2=-1)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
@@ -78,4 +77,4 @@ def energy_variance(head: Tensor, batch: GraphBatch, form: EnergyNoise) -> Tenso
     log_variance = clamp_log_variance(head)
     if form == "extensive":
         return batch.summed(log_variance.exp())
-    return (batch.summed(log_variance) / batch.summed(torch.ones_like(head))).exp()
+    return batch.averaged(log_variance).exp()

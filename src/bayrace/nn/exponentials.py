@@ -46,7 +46,8 @@ def exponential(numbers: Tensor, limits: Limits) -> Tensor:
 def eigenvalues(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     """Eigenvalues (n, 3) of symmetric matrices (n, 3, 3), the largest first."""
     if resolve(_load, "", 1, torch.float64, "cpu", "auto") != "fused":
-        return np.linalg.eigvalsh(matrices)[:, ::-1]
+        found: NDArray[np.float64] = np.linalg.eigvalsh(matrices)[:, ::-1].astype(np.float64)
+        return found
     held = np.ascontiguousarray(matrices)
     out = np.empty(held.shape[:-1])
     _load("", torch.float64, 0)["eigenvalues"](len(held), held.ctypes.data, out.ctypes.data)

@@ -1,4 +1,4 @@
-"""Squared lengths |(x - c) A|² of the vectors of many atoms: distances, and variances of a Gaussian.
+"""Squared lengths |(x - c) A|² of many vectors: distances, and variances of a Gaussian.
 
 Turning A by an orthogonal matrix from the right changes no length, so it is made triangular once,
 which saves half of the work; compiled code sums in double precision whatever the dtype of x.

@@ -156,8 +156,8 @@ class Distance:
         atomic = None
         if self.energy_modelled:
             excess = distance ** (self.energy_power - 1)
-            mean = batch.summed(excess) / batch.atom_counts()
-            energy = self._rigidity(structure_features(batch, added)) * mean
+            rigid = self._rigidity(structure_features(batch, added))
+            energy = rigid * batch.averaged(excess)
             atomic = self._rigidity(added) * excess
         else:
             energy = distance.new_full((batch.n_structures,), torch.nan)

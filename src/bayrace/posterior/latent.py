@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params
 from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset, edge_batches

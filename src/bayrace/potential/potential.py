@@ -191,8 +191,7 @@ class Potential:
         """Predict a batch of this potential's dtype and device, in file order; calibrated."""
         prediction = predict(self.predictive, batch, stress=stress, uncertainty=uncertainty)
         if uncertainty != "none":
-            numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-            prediction = self._finished(prediction, numbers[batch.file_order], calibrated=True)
+            prediction = self._finished(prediction, self._numbers(batch), calibrated=True)
         return self._checked(prediction, uncertainty, batch.volume.isfinite())
 
     def _checked(
@@ -204,8 +203,16 @@ class Potential:
             prediction, uncertainty=uncertainty, periodic=periodic, forces=forces
         )
 
+    def _numbers(self, batch: GraphBatch) -> Tensor | None:
+        """Atomic numbers in file order, (N,), where the calibration goes by them."""
+        forces = None if self.calibration is None else self.calibration.forces
+        if forces is None or not forces.by_element:
+            return None
+        numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
+        return numbers[batch.file_order]
+
     def _finished(
-        self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool
+        self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None, calibrated: bool
     ) -> Prediction:
         """With the noise that only the posterior knows, and calibrated."""
         noise, scale = self._posterior_noise

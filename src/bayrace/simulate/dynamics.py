@@ -33,7 +33,6 @@ from bayrace.simulate.explosion import HOTTEST, has_company, in_pieces, remedy, 
 from bayrace.simulate.stop import Risk, StopRule
 
 
-
 class ExplodedError(ValueError):
     """Dynamics that cannot go on: atoms flew apart or fell onto each other."""
 

@@ -16,7 +16,7 @@ from bayrace.models.race.layout import QUADRUPOLE_CHANNELS, LayerLayout, head_co
 from bayrace.models.race.maps import split
 from bayrace.models.race.pooling import pool, read_vectors
 from bayrace.models.race.spec import RaceSpec
-from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
+from bayrace.nn.covariance import shift_log_scale
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR
 from bayrace.nn.linear import atomwise
 from bayrace.nn.radial import silu
@@ -104,7 +104,7 @@ def heads_from(
     forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
     stress_head = None
     if noise.stress:
-        mean = batch.summed(heads[:, order.stress]) / batch.atom_counts().unsqueeze(-1)
+        mean = batch.averaged(heads[:, order.stress])
         stress_head = shift_log_scale(mean, level, noise.covariance)
     return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden, share)
 
