@@ -84,7 +84,12 @@ class StopRule:
 
     def risk(self, covariance: Array, shape: ErrorDistribution | None = None) -> Risk:
         """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""
-        single = exceedance(covariance, self.max_force_error, shape=shape)
+        _refuse_unknown(covariance)
+        return self.risk_of(eigenvalues(covariance), shape)
+
+    def risk_of(self, values: Array, shape: ErrorDistribution | None = None) -> Risk:
+        """The same from eigenvalues (n, 3) of the covariances, the largest first."""
+        single = _exceedance(values, self.max_force_error, shape)
         worst = int(np.argmax(single))
         if self.over_atoms == "max":
             return Risk(float(single[worst]), worst)
@@ -102,14 +107,23 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
 
     Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
     """
+    _refuse_unknown(covariance)
+    return _exceedance(eigenvalues(covariance), error, shape)
+
+
+def _refuse_unknown(covariance: Array) -> None:
     if not np.isfinite(covariance).all():
         raise ValueError(
             "force covariances are not finite: either the simulation has blown up, or only the "
             'uncertainty of the energy was asked for; use uncertainty="full"'
         )
+
+
+def _exceedance(values: Array, error: float, shape: ErrorDistribution | None) -> Array:
+    """P(|e| > error) from eigenvalues (n, 3), the largest first: (n,)."""
     tail = gaussian_tail if shape is None else radial_tail(shape)
     grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
-    values = eigenvalues(covariance).clip(min=0.0)  # (n, 3), largest first
+    values = values.clip(min=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         result = tail(error / np.sqrt(values[:, 0]))
         left = np.flatnonzero(result > _NEGLIGIBLE)
