@@ -20,7 +20,7 @@ from bayrace.nn.compiler import build
 from bayrace.nn.kernels import DTYPES, ready, resolve
 from bayrace.nn.tables import inside_transforms
 
-_CHANNELS = 64  # of any multiple: matrices are padded to whole vectors
+CHANNELS = 64  # of any multiple: matrices are padded to whole vectors
 _PANEL = 3  # vectors, as in lengths.c
 _MOST = 4096  # numbers of a vector: eight of them must fit the stack
 
@@ -47,7 +47,7 @@ class Lengths:
         out = torch.empty(first[-1], dtype=torch.float64)
         panels, size = self._panels
         centres = None if self.centres is None else self.centres.data_ptr()
-        functions, _ = ready(load, DTYPES[x.dtype], torch.float64, _CHANNELS)
+        functions, _ = ready(load, DTYPES[x.dtype], torch.float64, CHANNELS)
         functions["lengths"](
             *(len(counts), (ctypes.c_long * len(first))(*first), held.shape[1], size),
             *(held.data_ptr(), centres, panels.data_ptr(), out.data_ptr()),
@@ -67,12 +67,12 @@ class Lengths:
         if max(self.matrices.shape[1:]) > _MOST:
             return False
         key = DTYPES[x.dtype]
-        return resolve(load, key, _CHANNELS, torch.float64, x.device.type, "auto") == "fused"
+        return resolve(load, key, CHANNELS, torch.float64, x.device.type, "auto") == "fused"
 
     @cached_property
     def _panels(self) -> tuple[Tensor, int]:
         """The triangles as lengths.c wants them, and the padded size of a vector."""
-        _, lanes = ready(load, "double", torch.float64, _CHANNELS)
+        _, lanes = ready(load, "double", torch.float64, CHANNELS)
         width, (kinds, before, after) = _PANEL * lanes, self.matrices.shape
         size = -(-max(before, after) // width) * width
         triangle = self.matrices.new_zeros(kinds, size, size)

@@ -31,7 +31,7 @@ def measure(
         return square, before if before is not None and torch.equal(before, close) else close
     square = torch.empty(len(offsets), dtype=torch.float64)
     close = torch.zeros(len(offsets), dtype=torch.bool) if before is None else before.clone()
-    changed = _load("double", torch.float64, 0)["measure"](
+    changed = load("double", torch.float64, 0)["measure"](
         *(len(offsets), positions.data_ptr(), ends.data_ptr(), ends[1].data_ptr()),
         *(offsets.data_ptr(), cutoff**2, square.data_ptr(), close.data_ptr()),
     )
@@ -55,7 +55,7 @@ def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
         *(whole(2 * kept), whole(2 * kept), whole(2, kept)),
     )
     held = keep.contiguous()
-    _load(DTYPES[batch.shifts.dtype], batch.shifts.dtype, 0)["select"](
+    load(DTYPES[batch.shifts.dtype], batch.shifts.dtype, 0)["select"](
         *(batch.n_atoms, edges, pairs, held.data_ptr()),
         *(room.data_ptr(), room[edges:].data_ptr()),
         *(each.data_ptr() for each in old),
@@ -88,11 +88,11 @@ def _available(like: Tensor) -> bool:
     if like.dtype not in DTYPES:
         return False
     real = DTYPES[like.dtype]
-    return resolve(_load, real, 1, like.dtype, like.device.type, "auto") == "fused"
+    return resolve(load, real, 1, like.dtype, like.device.type, "auto") == "fused"
 
 
 @cache
-def _load(real: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
+def load(real: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     """The compiled functions by name, for shifts of the C type `real`.
 
     Raises:
