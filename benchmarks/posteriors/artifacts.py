@@ -1,95 +1,141 @@
-"""The artifacts of the table of posteriors on 3BPA: their names, their files, how they are made.
+"""What the tables of posteriors compare: two data sets, several seeds, and a row for each method.
 
-Every network has preset `small` and forty epochs of 450 frames, 3600 steps of five frames. What is
-fitted afterwards is fitted to the first member of an ensemble.
+Every network has our defaults and as many epochs as the data set's file says. What is fitted
+afterwards is fitted to the first member of an ensemble. Seeds differ in their split too, where the
+data are divided at random.
 """
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
 RUNS = Path("runs/posteriors")
-RESULTS = RUNS / "results"
 
 
 @dataclass(frozen=True)
-class Artifact:
+class Study:
+    """A data set: its configuration has this name."""
+
+    name: str
+    known: str  # the test set that is like the training data
+    unknown: str  # the one that must be detected
+    shown: tuple[str, ...]  # test sets in the table of errors
+    per_atom: bool  # whether energies are shown per atom
+
+    @property
+    def config(self) -> Path:
+        return HERE / f"{self.name}.yaml"
+
+    @property
+    def results(self) -> Path:
+        return RUNS / self.name / "results"
+
+
+STUDIES = {
+    "3bpa": Study("3bpa", "300K", "1200K", ("300K", "600K", "1200K"), per_atom=False),
+    "silicon": Study("silicon", "melt", "unknown", ("melt", "unknown"), per_atom=True),
+}
+
+
+@dataclass(frozen=True)
+class Row:
     """One row of the table."""
 
     name: str
     label: str  # as the table has it
-    config: str | None = None  # the file it is trained by
-    overrides: tuple[str, ...] = ()
+    changes: tuple[str, ...] = ()  # of the configuration
     members: int = 1
     posterior: str | None = None  # fitted to `base`
-    base: str | None = None  # another artifact
-    path: str = ""  # of the file, in RUNS; "" is name/model.bayrace
-    every: int = 1  # of the 300 K frames, those whose force covariances are computed; see judge.py
+    base: str | None = None  # another row
+    member_of: str | None = None  # the ensemble that it is the first member of
+    every: int = 1  # of the known frames, those whose force covariances are computed; see judge.py
     shown: bool = True  # in the table
-
-    @property
-    def file(self) -> Path:
-        return RUNS / (self.path or f"{self.name}/model.bayrace")
-
-
-def first_of(ensemble: str, label: str, name: str, *, shown: bool = True) -> Artifact:
-    """The first member of an ensemble, which training the ensemble makes."""
-    return Artifact(name, label, path=f"{ensemble}/member-0/model.bayrace", shown=shown)
 
 
 ENSEMBLES = (
-    Artifact("mse", "ensemble of 5, MSE", "mse.yaml", members=5),
-    Artifact("nll_e", "ensemble of 5, NLL_E", "nll_e.yaml", members=5),
-    Artifact("nll_jef", "ensemble of 5, NLL_JEF", "nll_jef.yaml", members=5),
+    Row("mse", "ensemble of 5, MSE", ("loss.kind=mse",), members=5),
+    Row("nll_jef", "ensemble of 5, NLL_JEF", ("loss.kind=nll_jef",), members=5),
 )
 FIRST = (
-    first_of("mse", "one network, MSE", "mse-0"),
-    first_of("nll_e", "one network, NLL_E", "nll_e-0"),
-    first_of("nll_jef", "one network, NLL_JEF", "nll_jef-0"),
+    Row("mse-0", "one network, MSE", member_of="mse"),
+    Row("nll_jef-0", "one network, NLL_JEF (MVE)", member_of="nll_jef"),
 )
 ATTACHED = (
-    Artifact("distance-mse", "distance on MSE", posterior="distance", base="mse-0"),
-    Artifact(
-        "distance-jef", "distance on NLL_JEF, the default", posterior="distance", base="nll_jef-0"
-    ),
-    Artifact("llpr-mse", "LLPR on MSE", posterior="llpr", base="mse-0", every=8),
-    Artifact("llpr-jef", "LLPR on NLL_JEF", posterior="llpr", base="nll_jef-0", every=8),
-    Artifact(
+    Row("distance-mse", "distance on MSE", posterior="distance", base="mse-0"),
+    Row("distance-jef", "distance on NLL_JEF (default)", posterior="distance", base="nll_jef-0"),
+    Row("llpr-mse", "LLPR on MSE", posterior="llpr", base="mse-0", every=16),
+    Row("llpr-jef", "LLPR on NLL_JEF", posterior="llpr", base="nll_jef-0", every=16),
+    Row(
         "laplace-last",
         "Laplace on MSE, last layer",
+        ("posterior.laplace.structure=last_layer",),
         posterior="laplace",
         base="mse-0",
-        overrides=("posterior.laplace.structure=last_layer",),
-        every=8,
+        every=16,
     ),
-    Artifact(
+    Row(
         "laplace-diagonal",
         "Laplace on MSE, diagonal",
+        ("posterior.laplace.structure=diagonal",),
         posterior="laplace",
         base="mse-0",
-        overrides=("posterior.laplace.structure=diagonal",),
-        every=32,
+        every=64,
     ),
+    Row("swag", "SWAG on NLL_JEF", posterior="swag", base="nll_jef-0", every=4),
 )
 TRAINED = (
-    Artifact("shallow", "shallow ensemble of 16", "shallow.yaml"),
-    Artifact("swag", "SWAG on NLL_JEF", posterior="swag", base="nll_jef-0"),
-    Artifact("ivon", "IVON, NLL_JEF", "ivon.yaml"),
+    Row("shallow", "shallow ensemble of 16", ("posterior=shallow", "loss.kind=shallow"), every=4),
+    Row("ivon", "IVON, NLL_JEF", ("posterior=ivon",), every=4),
 )
 OTHERS = (
-    Artifact("nll_e-plain", "one network, NLL_E, β = 0", "nll_e.yaml", overrides=("loss.beta=0",)),
-    Artifact(
-        "cholesky",
-        "one network, NLL_JEF, Cholesky",
-        "nll_jef.yaml",
-        overrides=("loss.covariance=cholesky",),
-        shown=False,
-    ),
+    Row("nll_e", "one network, NLL_E", ("loss.kind=nll_e",)),
+    Row("nll_e-plain", "one network, NLL_E, β = 0", ("loss.kind=nll_e", "loss.beta=0")),
+    Row("cholesky", "NLL_JEF, Cholesky", ("loss.covariance=cholesky",), shown=False),
 )
-ARTIFACTS = {each.name: each for each in (*FIRST, *OTHERS, *ENSEMBLES, *TRAINED, *ATTACHED)}
+ROWS = {row.name: row for row in (*FIRST, *OTHERS[:2], *ENSEMBLES, *TRAINED, *ATTACHED, OTHERS[2])}
 """By name, in the order of the table."""
 
-MADE = (*ATTACHED, *TRAINED, *OTHERS, *ENSEMBLES)
-"""What can be made by itself, the cheap first."""
+MADE = (*ENSEMBLES, *ATTACHED, *TRAINED, *OTHERS)
+"""What can be made by itself, in this order."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A row for one data set and seed."""
+
+    row: Row
+    study: Study
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        return RUNS / self.study.name / f"seed-{self.seed}" / self.row.name
+
+    @property
+    def file(self) -> Path:
+        if self.row.member_of is None:
+            return self.folder / "model.bayrace"
+        return self.folder.parent / self.row.member_of / "member-0/model.bayrace"
+
+    @property
+    def base(self) -> Artifact | None:
+        """What it is fitted to."""
+        return (
+            None if self.row.base is None else Artifact(ROWS[self.row.base], self.study, self.seed)
+        )
+
+
+def artifacts(study: Study, seed: int) -> dict[str, Artifact]:
+    """All rows of a data set and seed, by name."""
+    return {name: Artifact(row, study, seed) for name, row in ROWS.items()}
+
+
+def parser(purpose: str | None) -> argparse.ArgumentParser:
+    """What the scripts of this folder can be told."""
+    made = argparse.ArgumentParser(description=purpose)
+    made.add_argument("study", nargs="?", default="3bpa", choices=STUDIES)
+    made.add_argument("--seeds", type=int, nargs="+", default=[0], help="such as 0 1 2")
+    return made

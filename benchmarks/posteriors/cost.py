@@ -1,23 +1,23 @@
 """What the predictions of the table's artifacts cost, beside one network of squared errors.
 
-    python benchmarks/posteriors/cost.py        needs an idle machine; writes results/cost.json
+    python benchmarks/posteriors/cost.py 3bpa     needs an idle machine; writes results/cost.json
 
-One core, batches of 16 and of 1 structure of 27 atoms, graphs ready. Calls are made in turns and
-the least time of each counts, as in uncertainty_cost.py. Force covariances in closed form, which
-take dozens of backward passes, are timed beside the point prediction in a run of their own with
-fewer rounds; never in one round only, whose time is that of whatever else the machine did.
+One core, batches of 16 and of 1 structure of the known set, graphs ready. Calls are made in turns
+and the least time of each counts, as in uncertainty_cost.py. Force covariances in closed form,
+which take dozens of backward passes, are timed beside the point prediction in a run of their own
+with fewer rounds; never in one round only, whose time is that of whatever else the machine did.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
-from artifacts import ARTIFACTS, RESULTS
+from artifacts import ROWS, STUDIES, Study, artifacts, parser
 
 from bayrace.config import make_config
 from bayrace.core.graph import GraphBatch
@@ -28,33 +28,42 @@ from bayrace.potential.potential import Potential
 from bayrace.system.process import tune_process
 from bayrace.workflow.train import read_splits
 
-FILE = RESULTS / "cost.json"
 MEASURE = "mse-0"
-SAME = ("nll_e-0", "nll_e-plain", "cholesky")  # cost what nll_jef-0 does
+SLOW = 4  # rows whose force covariances are computed for fewer frames take their time
+SAME = ("nll_e", "nll_e-plain", "cholesky")  # cost what nll_jef-0 does
 
 Potentials = dict[str, Potential]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--slow-rounds", type=int, default=5, help="of force covariances")
-    options = parser.parse_args()
+    known = parser(__doc__)
+    known.add_argument("--rounds", type=int, default=12)
+    known.add_argument("--slow-rounds", type=int, default=5, help="of force covariances")
+    options = known.parse_args()
     tune_process()
     torch.set_num_threads(1)
-    names = [each.name for each in ARTIFACTS.values() if each.file.is_file()]
-    chosen = [MEASURE, *(name for name in names if name not in (MEASURE, *SAME))]
-    potentials = {name: Potential.load(ARTIFACTS[name].file) for name in chosen}
-    frames = read_splits(make_config(potentials[MEASURE].config)).test["300K"]
-    found = {
-        "16": cost(potentials, frames[:16], rounds=options.rounds, slow_rounds=options.slow_rounds),
-        "1": cost(
-            potentials, frames[:1], rounds=4 * options.rounds, slow_rounds=options.slow_rounds
-        ),
+    study = STUDIES[options.study]
+    there = {
+        name: each.file
+        for name, each in artifacts(study, options.seeds[0]).items()
+        if each.file.is_file()
     }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    chosen = [MEASURE, *(name for name in there if name not in (MEASURE, *SAME))]
+    potentials = {name: Potential.load(there[name]) for name in chosen}
+    frames = read_splits(make_config(potentials[MEASURE].config)).test[study.known]
+    slow = options.slow_rounds
+    found = {
+        "16": cost(potentials, frames[:16], rounds=options.rounds, slow_rounds=slow),
+        "1": cost(potentials, frames[:1], rounds=4 * options.rounds, slow_rounds=slow),
+    }
+    study.results.mkdir(parents=True, exist_ok=True)
+    file_of(study).write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
+
+
+def file_of(study: Study) -> Path:
+    """Where the times are kept."""
+    return study.results / "cost.json"
 
 
 def cost(
@@ -69,7 +78,7 @@ def cost(
         name: partial(each.predict_batch, batches[name], uncertainty="energy")
         for name, each in potentials.items()
     }
-    slow = [name for name in potentials if ARTIFACTS[name].every > 1]
+    slow = [name for name in potentials if ROWS[name].every > SLOW]
     fast = [name for name in potentials if name not in slow]
     quick = timed([full[name] for name in fast] + list(energy.values()), rounds)
     long = timed([full[MEASURE], *(full[name] for name in slow)], slow_rounds) if slow else []

@@ -2,7 +2,7 @@
 
     python benchmarks/posteriors/covariance.py [--every 4] [--turns 3]
 
-Both networks were trained alike by NLL_JEF (runs/posteriors/nll_jef/member-0, .../cholesky). Every
+Both networks were trained alike by NLL_JEF on 3BPA (rows nll_jef and cholesky of make.py). Every
 structure of a test set is turned by a random rotation of its own, and its labels with it; energies
 and errors turn along, so a covariance that is physical gives the same likelihood.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from artifacts import ARTIFACTS, RESULTS
+from artifacts import STUDIES, artifacts
 from scipy.spatial.transform import Rotation
 
 from bayrace.config import make_config
@@ -38,15 +38,17 @@ def main() -> None:
     tune_process()
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
+    study = STUDIES["3bpa"]
+    rows = artifacts(study, 0)
     for form, name in FORMS.items():
-        potential = Potential.load(ARTIFACTS[name].file, dtype="float64")
+        potential = Potential.load(rows[name].file, dtype="float64")
         sets = read_splits(make_config(potential.config)).test
         chosen = {"300K": sets["300K"][:: options.every], "1200K": sets["1200K"]}
         found[form] = {
             at: judged(potential, frames, turns=options.turns) for at, frames in chosen.items()
         }
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "covariance.json").write_text(json.dumps(found, indent=1) + "\n")
+    study.results.mkdir(parents=True, exist_ok=True)
+    (study.results / "covariance.json").write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))
 
 

@@ -1,25 +1,22 @@
-"""Evaluate artifacts of the table on the test sets, raw and recalibrated, one small file each.
+"""Evaluate what make.py made on the test sets, raw and recalibrated, one small file each.
 
-    python benchmarks/posteriors/judge.py                    all that are there and new
-    python benchmarks/posteriors/judge.py --only swag
+    python benchmarks/posteriors/judge.py silicon --seeds 0 1 2      all that are there and new
 
-Recalibrations are fitted to the 50 validation frames of the run; test frames are never used for
-it. Where force covariances cost dozens of backward passes they are computed for some frames only,
-every `every`-th of the 1669 at 300 K; energies, their σ and force errors are those of all frames.
+Recalibrations are fitted to the validation frames of the run; test frames are never used for it.
+Where force covariances cost dozens of predictions they are computed for some frames only, every
+`every`-th of the known set; energies, their σ and force errors are those of all frames.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from artifacts import ARTIFACTS, RESULTS, Artifact
+from artifacts import STUDIES, Artifact, artifacts, parser
 
 from bayrace.calibrate.fit import fit_calibration
 from bayrace.calibrate.seen import refuse_seen
@@ -35,44 +32,46 @@ from bayrace.workflow.train import read_splits
 from bayrace.workflow.tune import training_frames
 
 METHODS = ("scale", "isotonic")
-KNOWN, UNKNOWN = "300K", "1200K"
 
 Batches = list[tuple[list[Frame], Prediction]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(ARTIFACTS))
-    options = parser.parse_args()
+    options = parser(__doc__).parse_args()
     tune_process()
     torch.set_num_threads(1)
-    for artifact in ARTIFACTS.values():
-        if artifact.file.is_file() and (options.only is None or artifact.name in options.only):
-            judge(artifact)
+    for seed in options.seeds:
+        for artifact in artifacts(STUDIES[options.study], seed).values():
+            if artifact.file.is_file():
+                judge(artifact)
 
 
 def judge(artifact: Artifact) -> dict[str, Any]:
     """The numbers of an artifact, eV and Å; kept in a file until the artifact changes."""
     digest = hashlib.sha256(artifact.file.read_bytes()).hexdigest()[:16]
-    path = RESULTS / f"{artifact.name}.json"
+    path = artifact.study.results / f"{artifact.row.name}-{artifact.seed}.json"
     if path.is_file() and (known := json.loads(path.read_text()))["sha256"] == digest:
         return dict(known)
-    start = time.perf_counter()
-    potential = Potential.load(artifact.file)
-    found = {"sha256": digest, "every": artifact.every, **measured(potential, artifact.every)}
-    RESULTS.mkdir(parents=True, exist_ok=True)
+    start = time.process_time()
+    found = {"sha256": digest, "every": artifact.row.every, **measured(artifact)}
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{artifact.name}: {time.perf_counter() - start:.0f} s", flush=True)
+    print(f"{path}: {time.process_time() - start:.0f} s of a core", flush=True)
     return found
 
 
-def measured(potential: Potential, every: int) -> dict[str, Any]:
+def measured(artifact: Artifact) -> dict[str, Any]:
     """Errors, calibration before and after, and detection."""
+    potential, study = Potential.load(artifact.file), artifact.study
     _, valid = training_frames(potential)
     refuse_seen(potential.frames, valid)
     sets = read_splits(make_config(potential.config)).test
     fitted = list(potential.predict_frames(valid, calibrated=False))
-    predicted = {name: predictions(potential, frames, every) for name, frames in sets.items()}
+    every = artifact.row.every
+    predicted = {
+        name: predictions(potential, sets[name], every)
+        for name in dict.fromkeys((*study.shown, study.known, study.unknown))
+    }
     raw = {name: evaluations(*parts) for name, parts in predicted.items()}
     calibrations = {} if silent(fitted) else {m: fit_calibration(fitted, method=m) for m in METHODS}
     after: dict[str, Any] = {
@@ -93,7 +92,7 @@ def measured(potential: Potential, every: int) -> dict[str, Any]:
         "before": {name: numbers(*pair) for name, pair in raw.items()},
         "after": after,
         "factors": factors,
-        "auroc": auroc(raw[KNOWN], raw[UNKNOWN]),
+        "auroc": auroc(raw[study.known], raw[study.unknown]),
     }
 
 
@@ -137,6 +136,7 @@ def numbers(everything: Evaluation, chosen: Evaluation) -> dict[str, Any]:
         "frames": len(everything.atoms),
         "force_frames": len(chosen.atoms),
         "energy_rmse": total.energy.rmse,
+        "energy_per_atom_rmse": total.energy_per_atom.rmse,
         "forces_rmse": total.forces.rmse,
         "energy": None if energy is None else energy.to_json(),
         "forces": None if forces is None else forces.to_json(),
@@ -154,12 +154,6 @@ def auroc(
             if name.startswith(quantity):
                 found[name] = None if each is None else each.auroc
     return found
-
-
-def read(artifact: Artifact) -> dict[str, Any] | None:
-    """What was found, None if nothing was."""
-    path: Path = RESULTS / f"{artifact.name}.json"
-    return json.loads(path.read_text()) if path.is_file() else None
 
 
 if __name__ == "__main__":

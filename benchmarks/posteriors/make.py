@@ -1,22 +1,21 @@
-"""Make the artifacts of the table of posteriors that are missing, in runs/posteriors.
+"""Make what the table of posteriors lacks, in runs/posteriors.
 
-    python benchmarks/posteriors/make.py                     what there is to do, the cheap first
-    python benchmarks/posteriors/make.py --only swag ivon    these, and what they are fitted to
+    python benchmarks/posteriors/make.py 3bpa --seeds 0 1 2
+    python benchmarks/posteriors/make.py silicon --only nll_jef swag    these, for seed 0
 
-Run it where data lie in ../shared/data, that is in the folder of the project. Killed and started
-again, it goes on where it was. Everything together takes about two hours on one core.
+Run it where data lie in ../shared/data, that is in the folder of the project; silicon needs
+benchmarks/silicon/split.py first. Killed and started again, it goes on where it was.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
 import torch
-from artifacts import ARTIFACTS, HERE, MADE, RUNS, Artifact
+from artifacts import MADE, STUDIES, Artifact, parser
 
-from bayrace.config import Config, load_config
+from bayrace.config import load_config
 from bayrace.potential.potential import Potential
 from bayrace.system.process import tune_process
 from bayrace.train.checkpoint import LAST
@@ -28,70 +27,64 @@ from bayrace.workflow.start import posterior_config
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in MADE])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--dry-run", action="store_true", help="only say what is missing")
-    options = parser.parse_args()
+    known = parser(__doc__)
+    known.add_argument("--only", nargs="+", choices=[row.name for row in MADE])
+    known.add_argument("--dry-run", action="store_true", help="only say what is missing")
+    options = known.parse_args()
     tune_process()
-    torch.set_num_threads(options.threads)
-    wanted = [each for each in MADE if options.only is None or each.name in options.only]
-    missing = [each for each in wanted if not up_to_date(each)]
-    print("missing:", ", ".join(each.name for each in missing) or "nothing", flush=True)
-    while missing and not options.dry_run:
-        ready = [
-            each for each in missing if each.base is None or ARTIFACTS[each.base].file.is_file()
-        ]
-        chosen = (ready or [maker(missing[0])])[0]
-        start = time.perf_counter()
-        make(chosen, threads=options.threads)
-        print(f"{chosen.file}: {time.perf_counter() - start:.0f} s", flush=True)
-        missing = [each for each in missing if not up_to_date(each)]
+    torch.set_num_threads(1)
+    wanted = [
+        Artifact(row, STUDIES[options.study], seed)
+        for seed in options.seeds
+        for row in MADE
+        if options.only is None or row.name in options.only
+    ]
+    for each in wanted:
+        if up_to_date(each):
+            continue
+        print(f"{each.file} is missing", flush=True)
+        if not options.dry_run:
+            start = time.process_time()
+            make(each)
+            print(f"{each.file}: {time.process_time() - start:.0f} s of a core", flush=True)
 
 
 def up_to_date(artifact: Artifact) -> bool:
     """Whether it is there and not older than what it was fitted to."""
-    if not artifact.file.is_file() or artifact.base is None:
+    base = artifact.base
+    if not artifact.file.is_file() or base is None:
         return artifact.file.is_file()
-    base = ARTIFACTS[artifact.base].file
-    return base.is_file() and base.stat().st_mtime <= artifact.file.stat().st_mtime
+    return base.file.is_file() and base.file.stat().st_mtime <= artifact.file.stat().st_mtime
 
 
-def maker(artifact: Artifact) -> Artifact:
-    """The ensemble whose first member this one is fitted to."""
-    assert artifact.base is not None
-    return ARTIFACTS[ARTIFACTS[artifact.base].path.split("/")[0]]
-
-
-def make(artifact: Artifact, *, threads: int) -> None:
+def make(artifact: Artifact) -> None:
     """Train it, or fit it to its base."""
-    if artifact.config is None:
+    row = artifact.row
+    if row.posterior is not None:
         attach(artifact)
         return
-    overrides = [*artifact.overrides, f"train.threads={threads}", f"output={artifact.file.parent}"]
-    config = load_config(HERE / artifact.config, overrides)
-    if artifact.members > 1:
-        begun = (artifact.file.parent / ENSEMBLE).is_file()
-        train_members(config, members=artifact.members, how=SideBySide(1, pin=False), resume=begun)
+    own = [f"seed={artifact.seed}", f"output={artifact.folder}"]
+    config = load_config(artifact.study.config, [*row.changes, *own])
+    if row.members > 1:
+        begun = (artifact.folder / ENSEMBLE).is_file()
+        train_members(config, members=row.members, how=SideBySide(1, pin=False), resume=begun)
     else:
-        run.train(config, resume=begun_in(artifact.file.parent))
+        run.train(config, resume=begun_in(artifact.folder))
 
 
 def attach(artifact: Artifact) -> None:
     """Fit a posterior to a trained network, as `bayrace fit` does, without its evaluation."""
     assert artifact.base is not None
-    assert artifact.posterior is not None
-    potential = Potential.load(ARTIFACTS[artifact.base].file)
-    config: Config = posterior_config(potential, artifact.posterior, list(artifact.overrides))
-    folder = RUNS / artifact.name
-    folder.mkdir(parents=True, exist_ok=True)
+    assert artifact.row.posterior is not None
+    potential = Potential.load(artifact.base.file)
+    config = posterior_config(potential, artifact.row.posterior, list(artifact.row.changes))
+    folder = artifact.folder / "fit"
+    folder.parent.mkdir(parents=True, exist_ok=True)
     if artifact.file.is_file():  # of an earlier base
-        clear_folder(folder / "fit")
-    fitted = run.fit_posterior(
-        potential, config, folder=folder / "fit", resume=begun_in(folder / "fit")
-    )
+        clear_folder(folder)
+    fitted = run.fit_posterior(potential, config, folder=folder, resume=begun_in(folder))
     assert fitted is not None, "nothing stops it"
-    print(f"{artifact.name}:", fitted.posterior.options())
+    print(f"{artifact.row.name}:", fitted.posterior.options())
     fitted.save(artifact.file)
 
 

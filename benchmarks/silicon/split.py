@@ -6,7 +6,7 @@
 
 Cells of dynamics at 1518, 2530 and 3374 K are shared among training (40), validation (10) and a
 test at home (10), by a fixed draw. Unknown are crystals at 300 and 843 K, vacancies, strained cells
-and surfaces.
+and surfaces; `unknown.xyz` has all of them.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def main() -> None:
     for name, count in PARTS.items():
         found[name] = [melt[place] for place in order[start : start + count]]
         start += count
+    found["unknown"] = [each for name in sorted(found) if name not in PARTS for each in found[name]]
     for name, frames in found.items():
         path = options.output / f"{name}.xyz"
         write(path, frames)

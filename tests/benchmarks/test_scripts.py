@@ -116,23 +116,27 @@ def test_table_of_posteriors(
         sys.modules["artifacts"],
         *map(importlib.import_module, ("judge", "make")),
     )
-    every = artifacts.ARTIFACTS
-    trained("mse", every["mse-0"].file)
-    trained("nll_jef", every["nll_jef-0"].file)
-    trained("nll_jef", every["cholesky"].file, covariance="cholesky")
-    make.attach(every["llpr-mse"])
-    start(judge, monkeypatch)
-    start(sys.modules["cost"], monkeypatch, "--rounds", 1, "--slow-rounds", 1)
-    start(table, monkeypatch)
+    study = artifacts.STUDIES["3bpa"]
+    for seed in (0, 1):
+        rows = artifacts.artifacts(study, seed)
+        trained("mse", rows["mse-0"].file)
+        make.attach(rows["llpr-mse"])
+    trained("nll_jef", artifacts.artifacts(study, 0)["nll_jef-0"].file)
+    trained("nll_jef", artifacts.artifacts(study, 0)["cholesky"].file, covariance="cholesky")
+    start(judge, monkeypatch, "3bpa", "--seeds", 0, 1)
+    start(sys.modules["cost"], monkeypatch, "3bpa", "--rounds", 1, "--slow-rounds", 1)
+    start(table, monkeypatch, "3bpa", "--seeds", 0, 1)
     start(importlib.import_module("covariance"), monkeypatch, "--every", 1, "--turns", 1)
     shown = capsys.readouterr().out
     assert "| LLPR on MSE |" in shown
+    assert "± 0.000" in shown  # two seeds, trained alike
     assert "| Cholesky | 1200K, 3 |" in shown
-    costs = json.loads((artifacts.RESULTS / "cost.json").read_text())
+    costs = json.loads(sys.modules["cost"].file_of(study).read_text())
     assert costs["1"]["mse-0"]["time"] == 1.0
     assert costs["1"]["llpr-mse"]["time"] > 1.0  # force covariances are not for nothing
-    results = json.loads(table.TABLE.read_text())["results"]
+    results = json.loads((study.results / "table.json").read_text())["results"]
     assert {"mse-0", "nll_jef-0", "llpr-mse"} <= set(results)
+    assert [len(results[name]) for name in ("llpr-mse", "nll_jef-0")] == [2, 1]
 
 
 def molecules(folder: Path) -> Path:

@@ -8,6 +8,7 @@ from bayrace.config.build import label_keys, lambdas, likelihoods, noise_spec, t
 from bayrace.likelihood.gaussian import GaussianNoise
 from bayrace.likelihood.mse import SquaredError
 from bayrace.train.monitors import MONITORS
+from bayrace.train.optim import peak_rate
 from bayrace.train.schedule import Constant, Plateau, WarmupCosine
 
 
@@ -44,6 +45,21 @@ def test_likelihoods_ask_for_their_noise(kind, noise):
 )
 def test_schedules_by_name(name, kind):
     assert isinstance(train_settings(config(f"train.schedule={name}")).schedule, kind)
+
+
+@pytest.mark.parametrize(
+    ("changes", "short", "usual", "long"),
+    [
+        ((), 0.01, 0.002, 0.001),
+        (("train.lr=0.005",), 0.005, 0.005, 0.005),
+        (("train.schedule=constant",), 0.002, 0.002, 0.002),
+        (("train.optimiser=soap",), 0.002, 0.002, 0.002),
+    ],
+)
+def test_the_learning_rate_follows_the_length(changes, short, usual, long):
+    optimiser = train_settings(config(*changes)).optimiser
+    rates = [peak_rate(optimiser, steps=steps) for steps in (100, 32_400, 4 * 32_400)]
+    assert rates == pytest.approx([short, usual, long], rel=1e-12)
 
 
 @pytest.mark.parametrize("monitor", MONITORS)

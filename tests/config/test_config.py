@@ -53,7 +53,7 @@ def test_durations_are_shown_short():
             "xyzzy.a=5",
             "xyzzy: unknown key; known here: seed, output, data, target, model, loss, train",
         ),
-        ("train.lr=-1", "train.lr: -1 is not valid; must be greater than 0"),
+        ("train.lr=-1", "train.lr: -1 is not valid; must be 'auto', or must be greater than 0"),
         ("loss.kind=mae", "loss.kind: 'mae' is not valid; must be 'mse', 'nll_e', 'nll_jef'"),
         ("model.preset=huge", "model.preset: 'huge' is not valid; must be 'tiny', 'small'"),
         ("model.hidden=abc", "model.hidden: 'abc' is not valid; expected: Irreps"),

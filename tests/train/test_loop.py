@@ -150,6 +150,26 @@ def test_time_limit(runner: ModuleType, tmp_path: Path, monkeypatch: pytest.Monk
     assert longer.history[-1]["step"] > result.history[-1]["step"]
 
 
+@pytest.mark.parametrize("limit", ["epochs", "time"])
+def test_the_learning_rate_is_for_the_length_of_the_run(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A run of four times as many steps has half the rate, however its length is given."""
+    changes = runner.preconditioned("muon") | {"schedule": WarmupCosine(warmup=1, floor=0.1)}
+    changes["optimiser"] = replace(changes["optimiser"], usual_steps=10)
+    if limit == "time":
+        ticks = itertools.count()
+        monkeypatch.setattr(time, "monotonic", lambda: 0.01 * next(ticks))  # not the machine's
+        changes |= {"max_time": 2.0, "max_epochs": 10**6, "valid_every": 1000}
+    else:
+        changes |= {"max_epochs": 8}  # of five steps
+    history = runner.train(tmp_path, **changes).history
+    steps = history[-1]["step"]
+    assert limit == "time" or steps == 40
+    expected = 0.02 * math.sqrt(10 / steps)  # falls to a tenth of it
+    assert history[-1]["learning_rate"] == pytest.approx(0.1 * expected, rel=0.1)
+
+
 def test_stopping_before_any_validation_returns_the_current_parameters(
     runner: ModuleType, tmp_path: Path
 ) -> None:

@@ -290,3 +290,9 @@ def test_nonsense_is_refused() -> None:
 def test_another_rate_changes_nothing_else(settings: optim.Optimiser) -> None:
     assert optim.with_rate(settings, 0.5).lr == 0.5
     assert optim.with_rate(optim.with_rate(settings, 0.5), settings.lr) == settings
+
+
+def test_another_rate_holds_for_any_length() -> None:
+    usual = replace(MUON, usual_steps=100)
+    assert optim.peak_rate(usual, steps=400) == pytest.approx(MUON.lr / 2)
+    assert optim.peak_rate(optim.with_rate(usual, 0.5), steps=400) == 0.5

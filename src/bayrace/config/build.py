@@ -31,6 +31,8 @@ _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
     "shallow": "shallow",
 }
 
+_LR, _STEPS = 0.002, 32_400  # lr: auto, and the length of the trainings that it was chosen with
+
 
 def label_keys(data: DataConfig, target: TargetConfig | None = None) -> LabelKeys:
     """Where the labels of the data files are; `target`: of another property than the energy."""
@@ -121,10 +123,13 @@ def _monitor(config: Config) -> str:
 
 
 def _optimiser(train: TrainConfig) -> Optimiser:
-    adam = AdamSettings("adamw", train.lr, train.weight_decay, train.betas, train.eps)
+    auto = train.lr == "auto"
+    rate = _LR if train.lr == "auto" else train.lr
+    adam = AdamSettings("adamw", rate, train.weight_decay, train.betas, train.eps)
     match train.optimiser:
         case "muon":
-            return MuonSettings(adam, momentum=train.momentum)
+            usual = _STEPS if auto and train.schedule == "cosine" else None
+            return MuonSettings(adam, momentum=train.momentum, usual_steps=usual)
         case "soap":
             return SoapSettings(adam, memory=train.momentum)
         case name:

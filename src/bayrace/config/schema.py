@@ -165,7 +165,11 @@ class TrainConfig(Section):
         description="muon: matrices move alike in all directions; soap: Adam in the eigenbasis of "
         "the gradients; both with AdamW for the rest; amsgrad, as in the paper; adamw.",
     )
-    lr: float = Field(default=0.002, gt=0, description="Learning rate at the start.")
+    lr: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
+        default="auto",
+        description="Highest learning rate. auto: 0.002; of muon with the cosine schedule "
+        "0.002 * sqrt(32400 / steps of the training), at most 0.01.",
+    )
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         default=(0.9, 0.999), description="Memory of the gradient's mean and square."

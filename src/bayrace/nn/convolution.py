@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
+from bayrace.nn import gpu
 from bayrace.nn.coupling import clebsch_gordan
 from bayrace.nn.fused import convolve_fused
 from bayrace.nn.irreps import Irrep
-from bayrace.nn.kernels import Kernel, kernel_status, resolve
+from bayrace.nn.kernels import Kernel, chosen_kernel, kernel_status, resolve
 from bayrace.nn.passes import load
 from bayrace.nn.plan import Path, Plan
 from bayrace.nn.tables import constant, constant_when_compiled
@@ -90,6 +91,10 @@ def prepare(
     """Build what `convolve` needs ahead of its first call; the kernel that it will take."""
     if not plan.paths:
         return "plain"
+    if device == "cuda" and chosen_kernel(kernel) == "fused":
+        if missing := gpu.problem(dtype):
+            raise RuntimeError(f"kernel='fused' is not available: {missing}; or choose 'plain'")
+        return "fused"
     return resolve(load, plan.key, channels, dtype, device, kernel)
 
 

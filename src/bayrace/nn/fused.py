@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.nn.differentiable import register
+from bayrace.nn.gpu import backward_gpu, convolve_gpu, double_gpu
 from bayrace.nn.passes import backward_cpu, convolve_cpu, double_cpu
 from bayrace.nn.plan import Plan, parse_plan
 
@@ -136,3 +137,9 @@ register(
     _LIBRARY, "convolve_backward", backward_cpu, _backward_fake, _save_backward, _backward_rule
 )
 register(_LIBRARY, "convolve_double", double_cpu, _double_fake, _save_double, _double_rule)
+for _name, _kernel in (
+    ("convolve", convolve_gpu),
+    ("convolve_backward", backward_gpu),
+    ("convolve_double", double_gpu),
+):
+    _LIBRARY.impl(_name, _kernel, "CUDA")

@@ -46,14 +46,14 @@ def kernel_status() -> str:
 def resolve(
     load: Load, key: str, channels: int, dtype: torch.dtype, device: str, kernel: Kernel
 ) -> Kernel:
-    """`plain` or `fused`, after building the latter.
+    """`plain` or `fused`, after building the latter; `plain` where the device is no CPU.
 
     Callers mark themselves with `constant_when_compiled`.
     """
     chosen = chosen_kernel(kernel)
-    if chosen == "plain":
+    if chosen == "plain" or device != "cpu":
         return "plain"
-    problem = _problem(load, key, channels, dtype, device)  # type: ignore[arg-type]
+    problem = _problem(load, key, channels, dtype)  # type: ignore[arg-type]
     if problem is None:
         return "fused"
     if chosen == "fused":
@@ -91,10 +91,8 @@ def _from_environment() -> Kernel:
 
 
 @cache
-def _problem(load: Load, key: str, channels: int, dtype: torch.dtype, device: str) -> str | None:
+def _problem(load: Load, key: str, channels: int, dtype: torch.dtype) -> str | None:
     """Why the fused kernel cannot be had, logged once; None if it can."""
-    if device != "cpu":
-        return f"it runs on the CPU, not on {device}"
     if dtype not in DTYPES:
         return f"it computes in float32 or float64, not {dtype}"
     try:

@@ -219,7 +219,8 @@ class _Run:
             elapsed=self.elapsed() if self.team.alone else self.now,
             max_time=self.budget(),
         )
-        peak = settings.optimiser.lr
+        expected = counters.step / done if counters.step and done else float(self.task.total_steps)
+        peak = optim.peak_rate(settings.optimiser, steps=expected)
         self.lr = learning_rate(
             settings.schedule, state.schedule, peak=peak, step=counters.step, progress=done
         )

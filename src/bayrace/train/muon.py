@@ -8,6 +8,10 @@ two Gram matrices alone, for all matrices of a size at once; G itself is read tw
 a compiler, `bayrace.nn.newton_schulz` does all of this in one call.
 
 An update has the root mean square of Adam's, 0.2 · lr (Liu 2025), so both share a learning rate.
+
+Updates have that size whatever the gradients are, so weights wander: by about lr · √steps. What a
+network says far from its data gets worse the further its weights have gone (docs/benchmarks.md),
+hence `peak`, which keeps that distance.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from bayrace.train.adam import AdamSettings
 from bayrace.train.matrices import move, parted, stacked, together
 
 _RMS = 0.2  # of an update, in units of the learning rate
+_FASTER = 5.0  # the most that a short training multiplies the learning rate by
 _TINY = 1e-30  # a matrix of zeros stays one
 _CUSHION = 1.02  # rounding must not lead out of the first interval, the polynomials are steep there
 _POLYNOMIALS = (
@@ -47,6 +52,7 @@ class MuonSettings:
 
     adam: AdamSettings  # its learning rate and weight decay are those of the matrices too
     momentum: float  # memory of the gradient, for matrices
+    usual_steps: int | None = None  # length of a training that lr is for; None: of any
     name: Literal["muon"] = field(default="muon", init=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +63,12 @@ class MuonSettings:
     def lr(self) -> float:
         """The peak; a schedule scales it."""
         return self.adam.lr
+
+    def peak(self, steps: float) -> float:
+        """The peak in a training of so many steps: it falls with their square root."""
+        if self.usual_steps is None:
+            return self.lr
+        return self.lr * min(_FASTER, math.sqrt(self.usual_steps / steps))
 
 
 def init(settings: MuonSettings, params: Params) -> dict[str, Tensor]:

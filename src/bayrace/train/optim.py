@@ -26,10 +26,19 @@ Optimiser = AdamSettings | MuonSettings | SoapSettings | IvonSettings
 
 
 def with_rate(settings: Optimiser, lr: float) -> Optimiser:
-    """The same optimiser with another learning rate."""
-    if isinstance(settings, MuonSettings | SoapSettings):
-        return replace(settings, adam=replace(settings.adam, lr=lr))
-    return replace(settings, lr=lr)
+    """The same optimiser with this learning rate, whatever the length of the training."""
+    match settings:
+        case MuonSettings():
+            return replace(settings, adam=replace(settings.adam, lr=lr), usual_steps=None)
+        case SoapSettings():
+            return replace(settings, adam=replace(settings.adam, lr=lr))
+        case _:
+            return replace(settings, lr=lr)
+
+
+def peak_rate(settings: Optimiser, *, steps: float) -> float:
+    """The learning rate that a schedule scales, in a training of so many steps."""
+    return settings.peak(steps) if isinstance(settings, MuonSettings) else settings.lr
 
 
 def init(settings: Optimiser, params: Params) -> OptimiserState:
