@@ -224,7 +224,7 @@ def test_options_it_does_not_know_take_the_operators() -> None:
 
 
 def test_weights_that_change_are_not_taken_for_the_old_ones() -> None:
-    """Transposed matrices are kept for weights that stay, neither for changed nor for freed ones."""
+    """Transposed matrices are kept for weights that stay, not for changed or freed ones."""
     model = Race(SPECS["all parts"], kernel="auto")
     batch = batch_of(model, torch.float64)
     written = model.compiled.program(torch.float64, folded=True, learning=False)
