@@ -104,10 +104,7 @@ def loop(folder: Path, amount: Amount, random: np.random.Generator) -> str:
         same_potentials(folder / "whole" / MODEL, folder / name / MODEL)
         again = once_each(folder / f"{name}.log")
         need(again == paid, f"{again} labels instead of {paid}")
-        said = [
-            json.loads((folder / n / "rounds.json").read_text("utf-8")) for n in ("whole", name)
-        ]
-        need(said[0]["reason"] == said[1]["reason"], "another reason to end")
+        need(_reason(folder / "whole") == _reason(folder / name), "another reason to end")
     return (
         f"{kills} kills over {runs} loops of {rounds} rounds, {paid} labels each, paid once; "
         "final potentials equal bit for bit"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -43,16 +44,14 @@ assert np.isfinite(atoms.get_potential_energy()) and np.isfinite(atoms.get_force
 
 def pools(folder: Path, amount: Amount, random: np.random.Generator) -> str:
     """Ten times the structures take at most 1.2 times the memory."""
-    model, found = small_model(folder), {}
+    model, calls = small_model(folder), []
     for count in (amount.frames // 10, amount.frames):
         pool = _pool(folder / f"pool-{count}.xyz", count, random)
-        target = str(folder / "out.xyz")
-        calls = {
-            "predict": ("predict", model, pool, "-o", target, "--overwrite"),
-            "select": ("select", pool, "-m", model, "-n", 20, "-o", target, "--overwrite"),
-        }
-        for name, call in calls.items():
-            found.setdefault(name, []).append(_peak("bayrace", *call))
+        calls.append(("predict", model, pool, "-o", folder / f"predicted-{count}.xyz"))
+        calls.append(("select", pool, "-m", model, "-n", 20, "-o", folder / f"chosen-{count}.xyz"))
+    with ThreadPoolExecutor(len(calls)) as side_by_side:
+        peaks = list(side_by_side.map(lambda call: _peak("bayrace", *call), calls))
+    found = {"predict": peaks[::2], "select": peaks[1::2]}
     for name, (few, many) in found.items():
         need(many <= 1.2 * few, f"{name}: {few} MB for a tenth, {many} MB for {amount.frames}")
     shown = ", ".join(f"{name} {few} and {many} MB" for name, (few, many) in found.items())
@@ -84,7 +83,7 @@ def _pool(path: Path, count: int, random: np.random.Generator) -> Path:
         for number in range(count):
             frame = frames[number % len(frames)]
             moved = frame.positions + random.normal(0, 0.03, frame.positions.shape)
-            file.write(f"{len(moved)}\nProperties=species:S:1:pos:R:3\n")
-            for atom, (x, y, z) in zip(frame.numbers, moved, strict=True):
-                file.write(f"{chemical_symbols[atom]} {x:.6f} {y:.6f} {z:.6f}\n")
+            rows = "".join(f"{chemical_symbols[atom]} %.6f %.6f %.6f\n" for atom in frame.numbers)
+            head = f"{len(moved)}\nProperties=species:S:1:pos:R:3\n"
+            file.write(head + rows % tuple(moved.ravel().tolist()))
     return path

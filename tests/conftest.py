@@ -9,6 +9,10 @@ import pytest
 import torch
 from hypothesis import settings
 
+from .clusters import scheduler, scheduler_file
+
+__all__ = ["make_potential", "scheduler", "scheduler_file"]
+
 torch.set_num_threads(1)
 torch.use_deterministic_algorithms(True)
 settings.register_profile("patient", deadline=None)  # a busy machine takes its time

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from ase import Atoms
+from ase.build import molecule
 
 from bayrace.deploy.ase import Calculator
 from bayrace.models.race.network import Race
@@ -166,6 +167,23 @@ def test_endless_samples_are_refused(make_potential: Make, tmp_path: Path) -> No
     path = rewritten(_with(plain, posterior), tmp_path / "x.bayrace", change)
     with pytest.raises(PotentialError, match="samples"):
         Potential.load(path, device="cpu")
+
+
+def test_a_file_may_leave_nothing_of_the_noise(make_potential: Make, tmp_path: Path) -> None:
+    """The factor 0, whose logarithm came out as an error of Python's."""
+    plain = make_potential()
+    model = Race(plain.spec)
+    posterior = EXAMPLES["distance"](model, model.init(0, dtype=torch.float64))
+
+    def change(document: dict[str, Any]) -> None:
+        document["posterior"]["options"]["noise"] = dict.fromkeys(("energy", "forces"), 0.0)
+
+    path = rewritten(_with(plain, posterior), tmp_path / "x.bayrace", change)
+    atoms = molecule("H2O")
+    found = Potential.load(path, device="cpu").predict(atoms)
+    assert not found.energy.aleatoric.any()
+    assert not found.forces.aleatoric.any()
+    assert found.energy.epistemic.isfinite().all()
 
 
 def test_predictions_that_are_no_numbers_do_not_leave(make_potential: Make) -> None:

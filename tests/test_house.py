@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -80,6 +81,29 @@ def test_contracts_know_every_room(package: str) -> None:
     )
     listed = {module.removeprefix("bayrace.") for module in forbidden["source_modules"]}
     assert listed == set(layers["layers"]) - ALLOWED[package]
+
+
+IMPORTED = {"mace-torch": "mace", "torch-sim-atomistic": "torch_sim", "mpich": "libmpi"}
+
+
+def test_every_extra_has_code() -> None:
+    """What can be installed beside bayrace is imported in src, or by code that docs show."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    whole = "\n".join(path.read_text() for path in (*SOURCES, *ROOT.glob("docs/*.md")))
+    packages = {
+        re.split(r"[<>=;\[ ]", each)[0]
+        for name, needed in extras.items()
+        if name not in ("docs", "dev")
+        for each in needed
+    }
+    unused = {
+        each
+        for each in packages
+        if not re.search(rf"\b{IMPORTED.get(each, each.replace('-', '[._]'))}\b", whole)
+    }
+    assert packages
+    assert unused == set()
 
 
 FIRST_CALL = """

@@ -10,10 +10,12 @@
         --start data/fulvene/starts.xyz --trajectories 40 --time 40 -o runs/fulvene/hop
     python benchmarks/states/fulvene.py compare fulvene.npz runs/fulvene/hop \
         runs/fulvene/mean/model.bayrace runs/fulvene/gap/model.bayrace
+    python benchmarks/states/fulvene.py methods fulvene.npz
 
 Trajectories 1 to 5 are for training, 6 for validation, 7 and 8 for test. Starts are those of all
-eight, five times each. The last command also asks what Landau–Zener would do along the trajectories
-of the file themselves, with the gaps of the file and with those of the potentials.
+eight, five times each. `compare` also asks what Landau–Zener would do along the trajectories of the
+file themselves, with the gaps of the file and with those of the potentials; `methods` asks what
+every method of hopping would do there, with the energies and couplings of the file alone.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from numpy.typing import NDArray
 
 from bayrace.data.frame import frame_from_atoms
 from bayrace.potential.states import States
+from bayrace.simulate.hopping import baeck_an
+from bayrace.simulate.hopping.electronic import Interval, decohered, propagate
 from bayrace.simulate.hopping.landau_zener import probabilities
 from bayrace.simulate.hopping.learnt import DALTON, HBAR
 
@@ -108,8 +112,70 @@ def hopping_chance(energies: NDArray[np.float64]) -> float:
     return 1 - stay
 
 
+def methods(table: Table) -> None:
+    """The chance to have left state 1 along each trajectory of the file, by three methods."""
+    times = (8, 10, 13, 20)
+    print("chance to have hopped at " + ", ".join(map(str, times)) + " fs")
+    print("| trajectory | hop, file (fs) | couplings | Baeck-An | Landau-Zener |")
+    print("|---|---|---|---|---|")
+    found = []
+    for number in np.unique(table["traj"]):
+        rows = np.flatnonzero(table["traj"] == number)[: round(times[-1] / TIMESTEP) + 2]
+        energies = table["energy_eV"][rows]
+        gaps = [tuple(energies[max(i - k, 0)][None] for k in range(4)) for i in range(len(rows))]
+        by_gaps = [baeck_an.mixing(each, duration=TIMESTEP)[0, 0, 1] for each in gaps]
+        curves = (
+            switching(table, rows, along_velocity(table, rows)),
+            switching(table, rows, np.array(by_gaps)),
+            np.array([hopping_chance(energies[: late + 2]) for late in range(len(rows) - 1)]),
+        )
+        found.append([[curve[round(time / TIMESTEP)] for time in times] for curve in curves])
+        hop = np.flatnonzero(table["active_state"][rows] == 0)[0] * TIMESTEP
+        cells = " | ".join(", ".join(f"{p:.2f}" for p in each) for each in found[-1])
+        print(f"| {number} | {hop:g} | {cells} |")
+    mean, all_eight = np.mean(found, axis=0), np.prod(found, axis=0)[:, 2]
+    print("| mean | | " + " | ".join(", ".join(f"{p:.2f}" for p in m) for m in mean) + " |")
+    print("| all eight at 13 fs | | " + " | ".join(f"{p:.2f}" for p in all_eight) + " |")
+
+
+def along_velocity(table: Table, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """σ of the file's couplings, whose signs are made to follow the step before, 1/fs."""
+    velocities = np.gradient(table["R_angstrom"][rows], TIMESTEP, axis=0)
+    couplings = table["nac12_per_A"][rows].copy()
+    for place in range(1, len(rows)):
+        if np.sum(couplings[place] * couplings[place - 1]) < 0:
+            couplings[place] *= -1
+    result: NDArray[np.float64] = np.sum(couplings * velocities, axis=(1, 2))
+    return result
+
+
+def switching(
+    table: Table, rows: NDArray[np.int64], strength: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The chance to have left state 1 by fewest switches, with energy-based decoherence."""
+    energies, active = table["energy_eV"][rows], np.array([1])
+    velocities = np.gradient(table["R_angstrom"][rows], TIMESTEP, axis=0)
+    masses = Atoms(table["Z"].astype(int)).get_masses() * DALTON
+    kinetic = 0.5 * np.einsum("tad,a->t", velocities**2, masses)
+    mixing = strength[:, None, None] * np.array([[0.0, 1.0], [-1.0, 0.0]])
+    amplitudes, stay, chances = np.array([[0.0, 1.0 + 0j]]), 1.0, [0.0]
+    for now in range(len(rows) - 1):
+        here, there = slice(now, now + 1), slice(now + 1, now + 2)
+        interval = Interval(
+            (energies[here], energies[there]), (mixing[here], mixing[there]), TIMESTEP
+        )
+        amplitudes, chance = propagate(amplitudes, active, interval, substeps=20, hbar=HBAR)
+        amplitudes = decohered(
+            amplitudes, active, energies[there], kinetic[there],
+            duration=TIMESTEP, hbar=HBAR, constant=2.7211,
+        )  # fmt: skip
+        stay *= 1 - float(chance[0, 0])
+        chances.append(1 - stay)
+    return np.array(chances)
+
+
 def main() -> None:
-    """Split, or compare."""
+    """Split, compare, or ask about methods."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -121,11 +187,15 @@ def main() -> None:
     second.add_argument("table", type=Path)
     second.add_argument("swarm", type=Path)
     second.add_argument("models", type=Path, nargs="+")
+    third = stages.add_parser("methods")
+    third.add_argument("table", type=Path)
     options = parser.parse_args()
     with np.load(options.table) as file:
         table = {name: file[name] for name in file.files}
     if options.stage == "split":
         split(table, options.folder)
+    elif options.stage == "methods":
+        methods(table)
     else:
         compare(table, options.swarm, options.models)
 

@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ase.io
 import numpy as np
 import pytest
 
 from bayrace.config import load_config
 from bayrace.config.search import load_search, value_of
+from bayrace.data.embedded import embedded_frames
+from bayrace.data.read import frame_to_atoms
 
 PAPER = Path(__file__).resolve().parents[2] / "benchmarks" / "paper"
 RECIPES = sorted(path for path in PAPER.glob("*.yaml") if not path.name.startswith("search"))
@@ -93,3 +96,17 @@ def test_the_split_does_not_depend_on_the_order(tmp_path: Path) -> None:
     assert found[0] == found[1]
     assert [len(each) for each in found[0]] == [12, 3, 5]
     assert set.union(*found[0]) == set(range(count))
+
+
+def test_extensivity_is_drawn(make_potential, tmp_path: Path) -> None:
+    """σ of replicas grows as N where it is ignorance and as √N where it is noise."""
+    make_potential(seeds=(0, 1)).save(tmp_path / "model.bayrace")
+    frames = [frame_to_atoms(frame) for frame in embedded_frames("ethanol-test")[:12]]
+    ase.io.write(tmp_path / "test.xyz", frames, format="extxyz")
+    target = tmp_path / "figure.png"
+    printed = run(
+        PAPER / "extensivity.py", tmp_path / "model.bayrace", tmp_path / "test.xyz", "-o", target
+    )
+    assert target.read_bytes().startswith(b"\x89PNG")
+    assert "noise, replicas: N^0.500" in printed
+    assert "ignorance, replicas: N^1.000" in printed

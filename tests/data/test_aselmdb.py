@@ -93,7 +93,7 @@ def test_selections_across_files(tmp_path: Path) -> None:
         [f"{tmp_path}/a.aselmdb@3:", f"{tmp_path}/b.aselmdb"], keys=KEYS, config_weights={}
     )
     assert len(store) == 7
-    assert [store.label(place).rpartition("/")[2] for place in (0, 1, 2, 6)] == [
+    assert [store.origin(place).rpartition("/")[2] for place in (0, 1, 2, 6)] == [
         "a.aselmdb, frame 3",
         "a.aselmdb, frame 4",
         "b.aselmdb, frame 0",

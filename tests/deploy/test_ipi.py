@@ -165,6 +165,32 @@ def test_energy_forces_virial_and_extras(
         np.testing.assert_allclose(first[3:], pressure, rtol=5e-5)  # its GPa is 3e-5 off
 
 
+def test_the_committee_is_reweighted_by_the_tool_of_ipi(
+    random_potential: Potential, start_ipi: Ipi, tmp_path: Path
+) -> None:
+    """Cumulant expansion: ⟨a⟩ − β⟨(a − ⟨a⟩)(V − V̄)⟩ for each member's V."""
+    atoms = structures()["molecule"]
+    running, address = start_ipi(tmp_path, atoms, steps=5, extra="committee_pot")
+    answers = IpiEvaluator(Evaluator(random_potential), atoms.numbers, atoms.pbc, committee=True)
+    with connect(unix=address, host="", port=0, patience=300) as connection:
+        serve(connection, answers)
+    said, _ = running.communicate()
+    assert running.returncode == 0, said
+    tool, thermal = Path(sys.executable).parent / "i-pi-committee-reweight", 0.001
+    command = [sys.executable, str(tool), "out.extras_0", "out.props", "--index", "1"]
+    told = subprocess.run(
+        [*command, "--kt", str(thermal)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    found = np.loadtxt(told.stdout.splitlines())
+    energies, observed = np.loadtxt(tmp_path / "out.extras_0"), np.loadtxt(tmp_path / "out.props")
+    assert energies.shape == (6, 3)
+    away = (energies - energies.mean(1, keepdims=True)) / thermal
+    centred = observed[:, 1] - observed[:, 1].mean()
+    expected = observed[:, 1].mean() - (centred[:, None] * away).mean(0)
+    np.testing.assert_allclose(found[2:], expected, rtol=1e-6)
+    assert found[1] == pytest.approx(expected.std(), rel=1e-4)
+
+
 def test_beads_are_one_batch(random_potential: Potential, start_ipi: Ipi, tmp_path: Path) -> None:
     atoms = structures()["molecule"]
     running, address = start_ipi(tmp_path, atoms, steps=3, batch=4, beads=4)

@@ -42,7 +42,7 @@ class Counting(EMT):
         if self.trick == "crash":
             os.kill(os.getpid(), signal.SIGSEGV)
         if self.trick == "hang":
-            time.sleep(60)
+            time.sleep(3600)
         if self.trick == "exit":
             os._exit(3)
 

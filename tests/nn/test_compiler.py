@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -37,6 +38,18 @@ def test_a_truncated_library_is_built_anew(cache: Path) -> None:
         assert (ended.returncode, ended.stdout.strip()) == (0, "42"), ended.stderr
         path = library(cache)
         path.write_bytes(path.read_bytes()[:5000])
+
+
+def test_several_compilers_at_once(cache: Path) -> None:
+    """Each has the library, and one whole library stays, with nothing of the work beside it."""
+    code = f"from bayrace.nn.compiler import build; print(build({SOURCE!r}, {{}}).answer())"
+    command, pipes = [sys.executable, "-c", code], {"stdout": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen(command, **pipes) for _ in range(3)]
+    assert [each.communicate()[0].strip() for each in started] == ["42"] * 3
+    path = library(cache)
+    expected = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert path.with_suffix(".sha256").read_text().strip() == expected
+    assert len(list(cache.iterdir())) == 2
 
 
 def test_a_planted_library_is_not_loaded(cache: Path, tmp_path: Path) -> None:

@@ -8,17 +8,18 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import ase.io
 import pytest
 import torch
 
-from bayrace.config import make_config
+from bayrace.config import changed, make_config
 from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.data.split import fingerprint
 from bayrace.potential.potential import Potential
 from bayrace.system import jobs
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import EnsembleError, member_config, train_members
-from bayrace.workflow.folder import clear_folder
+from bayrace.workflow.folder import SHARED, clear_folder
 from bayrace.workflow.member import SideBySide, last_line
 from bayrace.workflow.workers import place_members
 
@@ -70,6 +71,28 @@ def members(trained):
     """The potentials of the members."""
     folder = trained[0].folder
     return [Potential.load(folder / f"member-{k}" / "model.bayrace") for k in range(3)]
+
+
+def test_members_do_not_read_the_data_again(tmp_path):
+    """The file is gone before they start, and each is what a training alone comes to."""
+    images = ase.io.read(embedded("ethanol-train"), ":12")
+    ase.io.write(tmp_path / "data.xyz", images)
+    given = config(tmp_path / "run")
+    data = changed(given.data, train=(str(tmp_path / "data.xyz"),))
+    given = changed(given, data=data)
+    ready = run.prepare(given)
+    (tmp_path / "data.xyz").unlink()
+    result = train_members(given, members=2, how=SideBySide(2), prepared=ready)
+    assert not result.failed
+    assert not (tmp_path / "run" / SHARED).exists()
+    ase.io.write(tmp_path / "data.xyz", images)
+    alone = changed(member_config(given, 1, threads=1), output=str(tmp_path / "alone"))
+    expected = run.train(alone).potential
+    found = Potential.load(tmp_path / "run" / "member-1" / "model.bayrace")
+    assert found.spec == expected.spec
+    assert found.references == expected.references
+    for name, value in expected.members.items():
+        assert torch.equal(value, found.members[name]), name
 
 
 def test_members_differ_but_share_data_and_split(trained, members):

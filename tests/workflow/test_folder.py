@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -11,11 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
-from bayrace.config import make_config
+import bayrace
+from bayrace.config import changed, make_config
 from bayrace.core.files import remove_temporaries
 from bayrace.data.embedded import embedded
 from bayrace.data.frame import DataError
+from bayrace.train.callbacks import Callbacks
 from bayrace.train.checkpoint import write_atomically
 from bayrace.workflow import train as run
 from bayrace.workflow.ensemble import train_members
@@ -174,3 +178,19 @@ def test_a_folder_that_vanishes_before_the_lock_is_waited_for(
     with locked(tmp_path / "run", patience=math.inf):
         assert (tmp_path / "run" / LOCK).exists()
     assert vanished == [tmp_path / "run"]
+
+
+def test_a_copied_folder_is_a_run_of_its_own(tmp_path: Path) -> None:
+    """Resumed, it writes nothing into the one it was copied from, and comes to the same."""
+    looks = iter([False] * 4 + [True] * 1000)
+    stopping = Callbacks(stop=lambda: next(looks))
+    first = tmp_path / "first"
+    long = changed(config(first), train=changed(config(first).train, max_epochs=4, batch_size=2))
+    assert run.train(long, callbacks=stopping).fit.reason == "interrupted"
+    second = Path(shutil.copytree(first, tmp_path / "second"))
+    before = {path: path.read_bytes() for path in first.iterdir()}
+    copied = bayrace.train(second, resume=True)
+    assert {path: path.read_bytes() for path in first.iterdir()} == before
+    original = bayrace.train(first, resume=True)
+    for name, value in original.posterior.tensors().items():
+        assert torch.equal(value, copied.posterior.tensors()[name]), name

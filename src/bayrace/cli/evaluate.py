@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 from rich.progress import Progress
 
+from bayrace.cli.cluster import Processes, Scheduler, loaded
 from bayrace.cli.common import (
     Debug,
     Device,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from bayrace.data.read import Frame, LabelKeys
     from bayrace.evaluate.evaluation import Evaluation
     from bayrace.evaluate.metrics.ood import Detection
+    from bayrace.potential.cluster import OnCluster
     from bayrace.potential.potential import Potential
 
 
@@ -52,6 +54,8 @@ def evaluate(
         Path | None, typer.Option(help="Also draw parity and σ figures into this folder.")
     ] = None,
     edge_budget: EdgeBudget = 20_000,
+    workers: Processes = 1,
+    scheduler: Scheduler = None,
     energy_key: EnergyKey = None,
     forces_key: ForcesKey = None,
     stress_key: StressKey = None,
@@ -68,20 +72,20 @@ def evaluate(
       bayrace evaluate model.bayrace test.xyz --energy-key REF_energy --forces-key REF_forces
     """
     del debug
-    from bayrace.potential.potential import Potential
-
     tune_process()
-    potential = Potential.load(model, device=device)
-    keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
     unknown = ood or []
     names = [Path(file).name for file in (*files, *unknown)]
     evaluations = []
-    for file, name in zip((*files, *unknown), names, strict=True):
-        unique = name if names.count(name) == 1 else file
-        evaluations.append(
-            evaluate_file(potential, file, keys, name=unique, edge_budget=edge_budget)
-        )
-        show(evaluations[-1])
+    with loaded(model, device=device, workers=workers, scheduler=scheduler) as (potential, spread):
+        keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
+        for file, name in zip((*files, *unknown), names, strict=True):
+            unique = name if names.count(name) == 1 else file
+            frames = read_labelled([file], keys)
+            warn_if_seen(potential, frames, unique)
+            evaluations.append(
+                evaluate_frames(spread or potential, frames, name=unique, edge_budget=edge_budget)
+            )
+            show(evaluations[-1])
     detected = detect(evaluations[: len(files)], evaluations[len(files) :])
     if json_file is not None:
         write_json(json_file, model, evaluations, detected)
@@ -163,18 +167,16 @@ def label_keys(
     )
 
 
-def evaluate_file(
-    potential: Potential, file: str, keys: LabelKeys, *, name: str, edge_budget: int
+def evaluate_frames(
+    predictor: Potential | OnCluster, frames: list[Frame], *, name: str, edge_budget: int
 ) -> Evaluation:
-    """Evaluate one file with a progress bar."""
+    """Evaluate the frames of one file with a progress bar."""
     from bayrace.evaluate.evaluation import evaluate as compare
 
-    frames = read_labelled([file], keys)
-    warn_if_seen(potential, frames, name)
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task(name, total=len(frames))
         return compare(
-            potential,
+            predictor,
             frames,
             name=name,
             edge_budget=edge_budget,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bayrace.cli.common import Debug, ModelFile, Overwrite, console, friendly, refuse_existing
+
+if TYPE_CHECKING:
+    from bayrace.data.frame import Frame
 
 
 def register(app: typer.Typer) -> None:
@@ -21,8 +24,15 @@ def export(
         Path, typer.Option("--output", "-o", help="File to write, such as model.pt.")
     ],
     to: Annotated[
-        Literal["metatomic"], typer.Option(help="metatomic: TorchScript, runs without bayrace.")
+        Literal["metatomic", "mliap", "torch-export"],
+        typer.Option(
+            help="metatomic: TorchScript, runs without bayrace; mliap: for LAMMPS' mliap unified, "
+            "needs bayrace; torch-export: a graph for one composition."
+        ),
     ] = "metatomic",
+    structure: Annotated[
+        Path | None, typer.Option(help="torch-export: the atoms that it is for.")
+    ] = None,
     dtype: Annotated[
         Literal["float32", "float64"] | None,
         typer.Option(help="Precision of the model; default: that of the training."),
@@ -32,18 +42,43 @@ def export(
 ) -> None:
     """Write a potential as a file that other programs load.
 
-    Energies, forces and stress are those of the potential; where its posterior has members, so are
-    energy_uncertainty (their spread, calibrated) and energy_ensemble.
+    Energies, forces and stress are those of the potential; where its posterior has members,
+    metatomic also has energy_uncertainty (their spread, calibrated) and energy_ensemble.
 
     \b
-    Example:
+    Examples:
       bayrace export model.bayrace --to metatomic -o model.pt
+      bayrace export model.bayrace --to mliap -o model.pkl
+      bayrace export model.bayrace --to torch-export --structure start.xyz -o model.pt2
     """
-    del debug, to
-    from bayrace.deploy import metatomic
+    del debug
     from bayrace.potential.potential import Potential
 
     refuse_existing(output, [str(model)], overwrite=overwrite)
     potential = Potential.load(model, device="cpu", dtype=dtype)
-    names = metatomic.export(potential, output)
+    if to == "metatomic":
+        from bayrace.deploy import metatomic
+
+        names = metatomic.export(potential, output)
+    elif to == "mliap":
+        from bayrace.deploy import mliap
+
+        names = mliap.export(potential, output)
+    else:
+        from bayrace.deploy import torch_export
+
+        names = torch_export.export(potential, first_structure(structure), output)
     console().print(f"{output}: {', '.join(names)}")
+
+
+def first_structure(file: Path | None) -> Frame:
+    """The first frame of a file that had to be named."""
+    from bayrace.data.check import check_frame
+    from bayrace.data.read import frame_from_atoms, iterate_atoms
+
+    if file is None:
+        raise ValueError("--to torch-export: name a file with the atoms it is for by --structure")
+    source, index, atoms = next(iter(iterate_atoms(str(file))))
+    frame = frame_from_atoms(atoms, keys=None, source=source, index=index)
+    check_frame(frame)
+    return frame

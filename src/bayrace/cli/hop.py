@@ -40,10 +40,11 @@ def hop(
     ],
     diabatic: Annotated[bool, typer.Option(help="Three potentials: E_PPS, E_OSS, Δ².")] = False,
     method: Annotated[
-        Literal["fssh", "shxf", "landau-zener"] | None,
+        Literal["fssh", "shxf", "baeck-an", "landau-zener"] | None,
         typer.Option(
-            help="Fewest switches, with decoherence by exact factorisation, or from gaps alone; "
-            "default: shxf with --diabatic, else landau-zener."
+            help="Fewest switches; with decoherence by exact factorisation; with couplings from "
+            "the curvature of gaps; or hops where gaps are least. Default: shxf with --diabatic, "
+            "else landau-zener."
         ),
     ] = None,
     state: Annotated[
@@ -57,7 +58,7 @@ def hop(
     ] = 20,
     decoherence: Annotated[
         Literal["energy", "none"],
-        typer.Option(help="fssh: decoherence by the energy gap, or none."),
+        typer.Option(help="fssh, baeck-an: decoherence by the energy gap, or none."),
     ] = "energy",
     width: Annotated[float, typer.Option(help="shxf: width of wave packets, Å.")] = 0.053,
     frustrated: Annotated[
@@ -120,7 +121,7 @@ def hop(
         decoherence=decoherence,
         width=width,
         frustrated=frustrated,
-        direction="velocity" if chosen == "landau-zener" else "coupling",
+        direction="velocity" if chosen in ("baeck-an", "landau-zener") else "coupling",
         max_drift=max_drift,
         seed=seed,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bayrace.cli.cluster import Scheduler
 from bayrace.cli.common import Debug, console, friendly
 from bayrace.cli.methods import Arguments, listing, parse_arguments
 
@@ -38,9 +39,7 @@ def label(
     workers: Annotated[
         int, typer.Option(min=1, help="Calculations at a time, on this machine.")
     ] = 1,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a dask scheduler; default: this machine.")
-    ] = None,
+    scheduler: Scheduler = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each calculation.")] = 1,
     retries: Annotated[
         int, typer.Option(min=0, help="Further calls for a structure whose calculation failed.")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from bayrace.cli.cluster import Processes, Scheduler, loaded
 from bayrace.cli.common import (
     Debug,
     Device,
@@ -32,6 +33,8 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],
     overwrite: Overwrite = False,
     edge_budget: EdgeBudget = 20_000,
+    workers: Processes = 1,
+    scheduler: Scheduler = None,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
@@ -45,19 +48,21 @@ def predict(
     Examples:
       bayrace predict model.bayrace structures.xyz -o predicted.xyz
       bayrace predict model.bayrace 'md/*.traj' -o predicted.xyz --device cuda
+      bayrace predict model.bayrace pool.xyz -o predicted.xyz --scheduler tcp://10.0.0.1:8786
     """
     del debug
     from bayrace.deploy.extxyz import predict_files
-    from bayrace.potential.potential import Potential
 
     refuse_existing(output, files, overwrite=overwrite)
     tune_process()
-    potential = Potential.load(model, device=device)
     columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with (
+        loaded(model, device=device, workers=workers, scheduler=scheduler) as (potential, spread),
+        Progress(*columns, console=console(stderr=True), transient=True) as progress,
+    ):
         task = progress.add_task("", total=None)
         count = predict_files(
-            potential,
+            spread or potential,
             files,
             output,
             edge_budget=edge_budget,

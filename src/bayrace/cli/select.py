@@ -11,6 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from bayrace.cli.cluster import Processes, Scheduler, loaded
 from bayrace.cli.common import (
     Debug,
     Device,
@@ -64,6 +65,8 @@ def select(
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     overwrite: Overwrite = False,
     edge_budget: EdgeBudget = 20_000,
+    workers: Processes = 1,
+    scheduler: Scheduler = None,
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
@@ -82,7 +85,6 @@ def select(
     del debug
     from bayrace.cli.evaluate import label_keys
     from bayrace.data.read import DataError
-    from bayrace.potential.potential import Potential
     from bayrace.select.acquire import ACQUISITIONS
     from bayrace.select.files import PoolFiles, write_chosen
     from bayrace.select.scan import Scanning
@@ -90,28 +92,29 @@ def select(
 
     refuse_existing(output, [*files, *(seen or [])], overwrite=overwrite)
     tune_process()
-    potential = Potential.load(model, device=device)
-    way = chosen(ACQUISITIONS, by or _usual(potential), argument)
-    keys = label_keys(potential)
-    pool = PoolFiles(tuple(files), keys)
-    known = seen_frames(potential, seen, keys)
     columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        selection = choose(
-            potential,
-            pool,
-            by=way,
-            budget=budget,
-            seen=known,
-            seed=seed,
-            min_distance=min_distance,
-            scanning=Scanning(
-                over_atoms=over_atoms,
-                edges=edge_budget,
-                progress=lambda done: progress.update(task, completed=done),
-            ),
-        )
+    with loaded(model, device=device, workers=workers, scheduler=scheduler) as (potential, spread):
+        way = chosen(ACQUISITIONS, by or _usual(potential), argument)
+        keys = label_keys(potential)
+        pool = PoolFiles(tuple(files), keys)
+        known = seen_frames(potential, seen, keys)
+        with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+            task = progress.add_task("", total=None)
+            selection = choose(
+                potential,
+                pool,
+                by=way,
+                budget=budget,
+                seen=known,
+                seed=seed,
+                min_distance=min_distance,
+                scanning=Scanning(
+                    over_atoms=over_atoms,
+                    edges=edge_budget,
+                    progress=lambda done: progress.update(task, completed=done),
+                    cluster=spread,
+                ),
+            )
     if not len(selection.indices):
         raise DataError(nothing_left(selection))
     report(potential, selection, write_chosen(pool, selection, output), budget=budget)

@@ -74,12 +74,16 @@ def choice(
 
 def method_sections(registry: Registry[Any]) -> dict[str, Any]:
     """A section for every method of a registry that has options, for pydantic's create_model."""
-    sections: dict[str, Any] = {}
-    for each, method in registry.all().items():
-        section = section_name(method)
-        if fields(method) and section not in sections:
-            sections[section] = _section(described(method), f"Options of {each}.")
-    return sections
+    methods: dict[str, list[Any]] = {}
+    for method in registry.all().values():
+        if fields(method):
+            methods.setdefault(section_name(method), []).append(method)
+    return {
+        section: _section(
+            described(shared[0]), f"Options of {' and '.join(each.name for each in shared)}."
+        )
+        for section, shared in methods.items()
+    }
 
 
 def method_in(section: Section, registry: Registry[Any], name: str) -> Any:

@@ -39,13 +39,19 @@ class Dataset:
         elements: tuple[int, ...],
         cutoff: float,
         references: Mapping[int, float],
+        graphs: Sequence[Graph] | None = None,
     ) -> None:
+        """Build the graphs of some frames, unless they are given."""
         self.frames = tuple(frames)
         self.elements = tuple(elements)
         self.cutoff = cutoff
         self.references = dict(references)
-        self.graphs = tuple(
-            build_graph(frame, elements=self.elements, cutoff=cutoff) for frame in self.frames
+        self.graphs = (
+            tuple(
+                build_graph(frame, elements=self.elements, cutoff=cutoff) for frame in self.frames
+            )
+            if graphs is None
+            else tuple(graphs)
         )
         self.edges = np.array([graph.reverse.shape[0] for graph in self.graphs], dtype=np.int64)
         self._energy = _column([_relative_energy(frame, references) for frame in self.frames])
@@ -94,7 +100,7 @@ class Dataset:
         counts: list[int] = self.edges[list(indices)].tolist()
         return counts
 
-    def label(self, index: int) -> str:
+    def origin(self, index: int) -> str:
         """Where a frame came from, as messages show it."""
         return self.frames[index].origin
 

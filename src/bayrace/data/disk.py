@@ -55,9 +55,9 @@ class DiskDataset:
         """Nobody knows before they are read; all are taken for alike."""
         return [1] * len(indices)
 
-    def label(self, index: int) -> str:
+    def origin(self, index: int) -> str:
         """Where a structure is, as messages show it."""
-        return self.store.label(int(self.places[index]))
+        return self.store.origin(int(self.places[index]))
 
     def batch(
         self, indices: Sequence[int], *, dtype: torch.dtype, device: torch.device | str = "cpu"

@@ -78,7 +78,7 @@ class Store:
     def __len__(self) -> int:
         return int(self._ends[-1]) if self.parts else 0
 
-    def label(self, place: int) -> str:
+    def origin(self, place: int) -> str:
         """Where a structure is, as messages show it."""
         part, index = self._find(place)
         return f"{part.path}, frame {index}"

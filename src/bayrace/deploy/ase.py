@@ -103,10 +103,7 @@ class Calculator(AseCalculator):
         system_changes: Sequence[str] = all_changes,
     ) -> None:
         """Fill `results` with everything the potential says of `atoms`."""
-        super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
-        structure = self.atoms if atoms is None else atoms
-        if structure is None:
-            raise ValueError("calculate() without atoms; pass the structure to compute")
+        structure = begin(self, atoms, properties, system_changes)
         stress = bool(structure.pbc.all())
         self._refuse(properties, structure)
         batch = self.neighbours.graph(geometry_of(structure), dtype=self.potential.dtype)
@@ -152,6 +149,20 @@ class Calculator(AseCalculator):
     def _known(self) -> tuple[str, ...]:
         """The quantities whose uncertainty is computed."""
         return {"full": _QUANTITIES, "energy": ("energy",), "none": ()}[self.uncertainty]
+
+
+def begin(
+    calculator: AseCalculator,
+    atoms: Atoms | None,
+    properties: Sequence[str],
+    changes: Sequence[str],
+) -> Atoms:
+    """What every calculation starts with: ASE's own records, and the structure that is meant."""
+    AseCalculator.calculate(calculator, atoms, properties, changes)  # type: ignore[no-untyped-call]
+    structure: Atoms | None = calculator.atoms if atoms is None else atoms
+    if structure is None:
+        raise ValueError("calculate() without atoms; pass the structure to compute")
+    return structure
 
 
 def geometry_of(atoms: Atoms) -> Geometry:

@@ -87,11 +87,8 @@ class Evaluator:
         else:
             self.potential = Potential.load(potential, device=device, dtype=dtype)
         refuse_property(self.potential, "an engine")
-        if rule is not None and rule.gap is not None and self.potential.distances is None:
-            raise ValueError(
-                f"gap={rule.gap:g} Å: this potential's file does not tell which distances its "
-                "training data have; train anew, or leave gap out"
-            )
+        if rule is not None:
+            rule.check_distances(self.potential)
         self.rule = rule
         self.neighbours = VerletList(
             elements=self.potential.elements,
@@ -179,7 +176,7 @@ class Evaluator:
         atomic = prediction.atomic_epistemic
         risk, gap, broken = 0.0, 0.0, False
         if self.rule is not None:
-            _refuse_blindness(self.rule, covariance, self.potential)
+            self.rule.check_sigma(covariance, self.potential)
             found = self.rule.risk_of(values, self.shape)
             widest: Gap | None = None
             known = self.potential.distances
@@ -201,15 +198,6 @@ class Evaluator:
             risk=risk,
             gap=gap,
             broken=broken,
-        )
-
-
-def _refuse_blindness(rule: StopRule, covariance: Array, potential: Potential) -> None:
-    if rule.gap is None and not covariance.any():
-        raise ValueError(
-            f"this potential (posterior {potential.posterior.name}) predicts no uncertainty of "
-            "forces, so a stop rule would never act; train with another posterior, or leave the "
-            "rule out"
         )
 
 

@@ -28,13 +28,14 @@ from bayrace.core.target import Target
 from bayrace.data.check import check_frame
 from bayrace.data.read import Frame, frame_from_atoms, iterate_atoms
 from bayrace.deploy.spreads import spreads
+from bayrace.potential.cluster import OnCluster
 from bayrace.potential.potential import Potential
 
 _LABELS = ("energy", "forces", "stress")
 
 
 def predict_files(
-    potential: Potential,
+    potential: Potential | OnCluster,
     paths: str | Path | Sequence[str | Path],
     target: str | Path,
     *,
@@ -56,7 +57,7 @@ def predict_files(
 
 
 def predict_atoms(
-    potential: Potential,
+    potential: Potential | OnCluster,
     paths: str | Path | Sequence[str | Path],
     *,
     edge_budget: int = 20_000,

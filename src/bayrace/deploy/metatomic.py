@@ -10,8 +10,6 @@ mean.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,8 @@ import torch
 from torch import Tensor
 
 import bayrace
-from bayrace.core.graph import GraphBatch
-from bayrace.core.protocols import ClosedForm
-from bayrace.deploy.members import members_of
-from bayrace.models.race.network import Race
+from bayrace.deploy.plain import PlainEnergy, example, plain_members
 from bayrace.models.race.spec import RaceSpec
-from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 
 
@@ -41,16 +35,15 @@ def export(potential: Potential, path: str | Path) -> tuple[str, ...]:
         from bayrace.deploy.metatomic_module import MetatomicModule
     except ImportError as error:
         raise ValueError("metatomic is not installed; pip install 'bayrace[engines]'") from error
+    members, origins = plain_members(potential.to(device="cpu"))
     spec = potential.spec
-    if not isinstance(spec, RaceSpec):
-        raise ValueError(f"model {spec.name}: only race networks are exported to metatomic")
-    members = _single_members(potential.to(device="cpu"))
+    assert isinstance(spec, RaceSpec)
     calibration = potential.calibration
     energy = None if calibration is None else calibration.energy
     module = MetatomicModule(
-        [_traced(member, spec) for member in members],
+        [_traced(member, example(spec, potential.dtype)) for member in members],
         _species(spec.elements),
-        torch.stack([member.origins.reshape(-1) for member in members]),
+        origins,
         spec.cutoff,
         1.0 if energy is None else energy.factor,
     )
@@ -73,76 +66,13 @@ def export(potential: Potential, path: str | Path) -> tuple[str, ...]:
     return names
 
 
-class PlainEnergy(torch.nn.Module):
-    """Energies of atoms (N,) as a function of vectors between neighbours, without references.
-
-    Inputs are vectors (P, 3) of pairs, each once, their ends (2, P), and species (N,), ascending.
-    """
-
-    def __init__(self, spec: RaceSpec, weights: dict[str, Tensor]) -> None:
-        super().__init__()
-        self._race = Race(spec, kernel="plain")
-        self._names = list(weights)
-        for place, value in enumerate(weights.values()):
-            self.register_buffer(f"weight{place}", value.detach().clone())
-
-    def forward(self, vectors: Tensor, ends: Tensor, species: Tensor) -> Tensor:
-        """Trace-able: sizes come from shapes, and no number decides what is computed."""
-        params = {name: getattr(self, f"weight{k}") for k, name in enumerate(self._names)}
-        real = params["embedding"].dtype
-        pairs = torch.arange(vectors.shape[0])
-        kinds = len(self._race.elements)
-        # the sizes of tensors stay sizes in a trace, where numbers would become constants
-        counts = tuple((species == kind).nonzero().shape[0] for kind in range(kinds))
-        none = torch.zeros_like(pairs)
-        batch = GraphBatch(
-            species=species,
-            positions=torch.zeros(species.shape[0], 3, dtype=real),
-            cell=torch.eye(3, dtype=real).unsqueeze(0),
-            volume=torch.ones(1, dtype=real),
-            edges=torch.cat([ends, ends.flip(0)], dim=1),
-            shifts=torch.cat([vectors, -vectors]).to(real),  # in a cell of 1 Å they are vectors
-            structure_index=torch.zeros_like(species),
-            first_edge=none,  # what follows is for fused kernels
-            reverse=none,
-            pair=torch.cat([pairs, pairs]),
-            pair_edges=torch.stack([pairs, pairs + vectors.shape[0]]),
-            file_order=none,
-            species_counts=counts,
-        )
-        return self._race.energy(params, batch).atomic_energy
-
-
-def _traced(member: Potential, spec: RaceSpec) -> torch.nn.Module:
-    """The plain network of one member as TorchScript.
-
-    The example has every element and two pairs that are too close, so that everything the network
-    may compute is in the trace.
-    """
-    weights = {name: value[0] for name, value in member.folded.items()}
-    kinds = len(spec.elements)
-    species = torch.arange(kinds).repeat_interleave(3)
-    atoms = len(species)
-    first, second = torch.triu_indices(atoms, atoms, offset=1).unbind(0)
-    generator = torch.Generator().manual_seed(0)
-    places = torch.rand(atoms, 3, generator=generator, dtype=torch.float64)
-    vectors = (places[second] - places[first]).to(member.dtype)
-    example = (vectors, torch.stack([first, second]), species)
+def _traced(member: PlainEnergy, inputs: tuple[Tensor, Tensor, Tensor]) -> torch.nn.Module:
+    """The plain network of one member as TorchScript."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # of sizes and of the pairs that are too close
         trace: Any = torch.jit.trace  # torch has no types for it
-        traced: torch.nn.Module = trace(PlainEnergy(spec, weights), example, check_trace=False)
+        traced: torch.nn.Module = trace(member, inputs, check_trace=False)
     return traced
-
-
-def _single_members(potential: Potential) -> Sequence[Potential]:
-    posterior = potential.posterior
-    if posterior.name == "point":
-        return [potential]
-    if isinstance(posterior, ClosedForm):
-        weights = {name: value[0] for name, value in potential.members.items()}
-        return [replace(potential, posterior=Point(weights))]
-    return members_of(potential)
 
 
 def _species(elements: tuple[int, ...]) -> Tensor:

@@ -11,6 +11,7 @@ from ase.calculators.calculator import Calculator as AseCalculator
 from ase.calculators.calculator import all_changes
 
 from bayrace.data.frame import frame_from_atoms
+from bayrace.deploy.ase import begin
 from bayrace.potential.states import States
 
 
@@ -43,10 +44,7 @@ class StateCalculator(AseCalculator):
         system_changes: Sequence[str] = all_changes,
     ) -> None:
         """Fill `results`."""
-        super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
-        structure = self.atoms if atoms is None else atoms
-        if structure is None:
-            raise ValueError("calculate() without atoms; pass the structure to compute")
+        structure = begin(self, atoms, properties, system_changes)
         frame = frame_from_atoms(structure, keys=None)
         told = self.states.predict([frame], uncertainty=self.uncertainty)
         energy = float(told.energies[0, self.state])

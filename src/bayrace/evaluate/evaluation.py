@@ -22,6 +22,7 @@ from bayrace.evaluate.metrics.calibration import ellipsoid_mass
 from bayrace.evaluate.metrics.ood import structure_scores
 from bayrace.evaluate.metrics.quality import Quality, Whitened, quality, whitened
 from bayrace.evaluate.metrics.scoring import mahalanobis
+from bayrace.potential.cluster import OnCluster
 from bayrace.potential.potential import Potential
 from bayrace.simulate.stop import radial_tail
 
@@ -158,7 +159,7 @@ class Evaluation:
 
 
 def evaluate(
-    potential: Potential,
+    potential: Potential | OnCluster,
     frames: Sequence[Frame],
     *,
     name: str,

@@ -25,7 +25,7 @@ from annotated_types import Ge, Gt
 
 from bayrace.data.frame import DataError, Frame
 from bayrace.label import process as label_process
-from bayrace.label.cluster import cluster
+from bayrace.label.cluster import label_cluster
 from bayrace.label.oracle import Oracle
 from bayrace.label.process import Outcome, Task
 from bayrace.label.store import LabelStore, Row, bare
@@ -105,7 +105,7 @@ def label_frames(
         unique = dict(zip(hashes, frames, strict=True))
         run = _Run(labels, oracle, settings, unique, progress)
         if run.unfinished():
-            with cluster(workers=settings.workers, scheduler=settings.scheduler) as client:
+            with label_cluster(workers=settings.workers, scheduler=settings.scheduler) as client:
                 run.work(client)
         rows = labels.rows()
     return Labelling(

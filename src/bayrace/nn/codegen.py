@@ -31,14 +31,7 @@ T_BUFFER = 4096
 def generate(plan: Plan) -> str:
     """C source of the four passes; REAL and LANES are set when compiling."""
     blocks, count = blocks_of(plan)
-    sizes = {
-        "PATHS": len(plan.paths),
-        "INPUTS": plan.input_dim,
-        "HARMONICS": plan.harmonics_dim,
-        "ROWS": plan.rows,
-        "COUPLINGS": count,
-        "CHUNK": max(4, min(32, T_BUFFER // count)),
-    }
+    sizes = sizes_of(plan, count) | {"CHUNK": max(4, min(32, T_BUFFER // count))}
     bodies = {
         "signs": signs(plan),
         "couple": couple(blocks),
@@ -76,6 +69,17 @@ class Block:
     def out_of(self, m1: int) -> list[tuple[int, int]]:
         """The (m3, index into T) that m1 reaches."""
         return [(m3, i) for (source, m3), i in self.couplings.items() if source == m1]
+
+
+def sizes_of(plan: Plan, couplings: int) -> dict[str, int]:
+    """What C code of a plan calls its dimensions."""
+    return {
+        "PATHS": len(plan.paths),
+        "INPUTS": plan.input_dim,
+        "HARMONICS": plan.harmonics_dim,
+        "ROWS": plan.rows,
+        "COUPLINGS": couplings,
+    }
 
 
 def blocks_of(plan: Plan) -> tuple[list[Block], int]:

@@ -49,7 +49,11 @@ def encode(document: Mapping[str, Any], tensors: Params) -> bytes:
 
 def read(path: Path) -> Contents:
     """The checked contents of a file; PotentialError says what is wrong with it."""
-    data = _bytes(path)
+    return decode(_bytes(path), path)
+
+
+def decode(data: bytes, path: Path) -> Contents:
+    """The checked contents of the bytes of a file; `path` is what messages call it."""
     header = _header(path, data)
     try:
         tensors = dict(sorted(safetensors.torch.load(data).items()))  # it has no fixed order

@@ -51,6 +51,7 @@ from bayrace.train import checkpoint
 __all__ = [
     "Potential",
     "PotentialError",
+    "decode",
     "encode",
     "refuse_property",
     "resolve_device",
@@ -255,10 +256,21 @@ class Potential:
         `device="auto"` takes a CUDA device if there is one, else the CPU; `dtype=None` keeps the
         precision of training.
         """
-        path = Path(path)
-        potential = Potential(**fields_of(artifact.read(path), path))
-        check_weights(potential.posterior, potential.model, path)
-        return potential.to(device=device, dtype=dtype)
+        return _checked_potential(artifact.read(Path(path)), Path(path)).to(
+            device=device, dtype=dtype
+        )
+
+
+def decode(content: bytes, *, device: str | torch.device = "auto") -> Potential:
+    """The potential whose `encode` these bytes are, after the same checks as of a file."""
+    where = Path("a potential in memory")
+    return _checked_potential(artifact.decode(content, where), where).to(device=device)
+
+
+def _checked_potential(contents: artifact.Contents, path: Path) -> Potential:
+    potential = Potential(**fields_of(contents, path))
+    check_weights(potential.posterior, potential.model, path)
+    return potential
 
 
 def refuse_property(potential: Potential, what: str) -> None:

@@ -155,7 +155,7 @@ def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Pred
 
 
 def with_scaled_noise(prediction: Prediction, factors: Mapping[str, float]) -> Prediction:
-    """The same with aleatoric variances multiplied by these factors, above 0, by quantity."""
+    """The same with aleatoric variances multiplied by these factors; with 0 there is no noise."""
     changes: dict[str, Any] = {}
     for name, factor in factors.items():
         value: Uncertain | None = getattr(prediction, name)
@@ -164,7 +164,8 @@ def with_scaled_noise(prediction: Prediction, factors: Mapping[str, float]) -> P
         log = value.mean_log
         if log is not None:
             scalar = value.aleatoric.shape == value.mean.shape
-            log = log + (1 if scalar else value.mean.shape[-1]) * math.log(factor)
+            components = 1 if scalar else value.mean.shape[-1]
+            log = log + components * math.log(factor) if factor else None
         noise = value.aleatoric * factor
         changes[name] = Uncertain(value.mean, noise, value.epistemic, value.shape, log)
     return replace(prediction, **changes)

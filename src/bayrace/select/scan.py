@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from bayrace.core.prediction import Prediction
 from bayrace.data.frame import Frame
 from bayrace.data.split import frame_hashes, geometry_fingerprint
+from bayrace.potential.cluster import OnCluster
 from bayrace.potential.potential import Potential
 from bayrace.select.acquire import Acquisition
 from bayrace.select.acquire.descriptors import (
@@ -71,6 +73,7 @@ class Scanning:
     over_atoms: OverAtoms = "mean"  # how numbers of atoms become one of their structure
     edges: int = 20_000  # neighbour pairs per batch
     progress: Callable[[int], None] | None = None  # hears of the structures done
+    cluster: OnCluster | None = None  # whose workers look at the structures; None: we do
 
 
 def scan(
@@ -88,21 +91,25 @@ def scan(
     (`MixedError`), and by last-layer features if it is None.
     """
     wants_features = chooser.needs.features or kind is None
+    look = partial(
+        _look,
+        chooser=chooser,
+        kind=kind,
+        wants_features=wants_features,
+        over_atoms=how.over_atoms,
+        edges=how.edges,
+    )
     found = _Found({}, Rows(np.int64), Rows(np.int64), Rows(np.float64), Rows(np.float32))
     atoms, done = Rows(np.float64), 0
-    for group, prediction in _groups(potential, frames, chooser, how.edges):
-        measured = (
-            {} if prediction is None else chooser.measure(prediction, over_atoms=how.over_atoms)
-        )
-        for name, value in measured.items():
-            found.numbers.setdefault(name, Rows(np.float64)).add(value.double().numpy(force=True))
-        found.hashes.add(frame_hashes(group))
-        found.geometry.add(_geometry(group))
-        described = _described(potential, group, kind=kind, wants_features=wants_features)
-        found.features.add(described.features)
-        found.distances.add(described.distances)
-        atoms.add(described.atoms)
-        done += len(group)
+    for piece in _pieces(potential, frames, look, how.cluster):
+        for name, value in piece.measured.items():
+            found.numbers.setdefault(name, Rows(np.float64)).add(value)
+        found.hashes.add(piece.hashes)
+        found.geometry.add(piece.geometry)
+        found.features.add(piece.described.features)
+        found.distances.add(piece.described.distances)
+        atoms.add(piece.described.atoms)
+        done += len(piece.hashes)
         if how.progress is not None:
             how.progress(done)
     known = _described(potential, seen, kind=kind, wants_features=wants_features) if seen else None
@@ -115,6 +122,15 @@ class _Described(NamedTuple):
     atoms: Array  # (S,)
 
 
+class _Piece(NamedTuple):
+    """What was found of S consecutive structures."""
+
+    measured: dict[str, Array]  # (S,) by name
+    hashes: NDArray[np.int64]  # (S,)
+    geometry: NDArray[np.int64]  # (S,)
+    described: _Described
+
+
 class _Found(NamedTuple):
     """What grows with the pool."""
 
@@ -123,6 +139,44 @@ class _Found(NamedTuple):
     geometry: Rows
     features: Rows
     distances: Rows  # in half the bytes: 1e-7 Å is less than any two structures differ by
+
+
+Look = Callable[[Potential, Iterable[Frame]], Iterator[_Piece]]
+
+
+def _pieces(
+    potential: Potential, frames: Iterable[Frame], look: Look, cluster: OnCluster | None
+) -> Iterator[_Piece]:
+    if cluster is None:
+        yield from look(potential, frames)
+        return
+    for _, pieces in cluster.each(partial(_listed, look), frames):
+        yield from pieces
+
+
+def _listed(look: Look, potential: Potential, frames: list[Frame]) -> list[_Piece]:
+    return list(look(potential, frames))
+
+
+def _look(
+    potential: Potential,
+    frames: Iterable[Frame],
+    *,
+    chooser: Acquisition,
+    kind: bytes | None,
+    wants_features: bool,
+    over_atoms: OverAtoms,
+    edges: int,
+) -> Iterator[_Piece]:
+    """Look at frames, some consecutive ones at a time."""
+    for group, prediction in _groups(potential, frames, chooser, edges):
+        measured = {} if prediction is None else chooser.measure(prediction, over_atoms=over_atoms)
+        yield _Piece(
+            {name: value.double().numpy(force=True) for name, value in measured.items()},
+            frame_hashes(group),
+            _geometry(group),
+            _described(potential, group, kind=kind, wants_features=wants_features),
+        )
 
 
 def _groups(

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.core.protocols import ClosedForm
-from bayrace.deploy.ase import Calculator, geometry_of
+from bayrace.deploy.ase import Calculator, begin, geometry_of
 from bayrace.models.derivatives import evaluate
 from bayrace.potential.potential import Potential
 
@@ -52,10 +52,7 @@ class BiasedCalculator(AseCalculator):
         system_changes: Sequence[str] = all_changes,
     ) -> None:
         """Fill `results`."""
-        super().calculate(atoms, properties, system_changes)  # type: ignore[no-untyped-call]
-        structure = self.atoms if atoms is None else atoms
-        if structure is None:
-            raise ValueError("calculate() without atoms; pass the structure to compute")
+        structure = begin(self, atoms, properties, system_changes)
         inner, potential = self.inner, self.inner.potential
         forces = inner.get_property("forces", structure)
         batch = inner.neighbours.graph(geometry_of(structure), dtype=potential.dtype)

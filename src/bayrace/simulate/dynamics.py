@@ -147,7 +147,8 @@ def simulate(
     dynamics = _integrator(atoms, settings, random)
     watch.get_property("forces", atoms)
     if rule is not None:
-        _refuse_blindness(rule, watch.results["forces_covariance"], potential)
+        rule.check_distances(potential)
+        rule.check_sigma(watch.results["forces_covariance"], potential)
     shape = None
     if potential.calibration is not None and potential.calibration.forces is not None:
         shape = potential.calibration.forces.shape
@@ -231,18 +232,3 @@ def _look(
         atoms=atoms,
         results=results,
     )
-
-
-def _refuse_blindness(rule: StopRule, covariance: np.ndarray, potential: Potential) -> None:
-    """A rule must be able to see what it is to act on."""
-    if rule.gap is None and not covariance.any():
-        raise ValueError(
-            f"this potential (posterior {potential.posterior.name}) predicts no uncertainty of "
-            "forces, so a stop rule would never act; train with loss.kind nll_jef or with another "
-            "posterior, watch distances with a gap, or switch the rule off"
-        )
-    if rule.gap is not None and potential.distances is None:
-        raise ValueError(
-            f"gap={rule.gap:g} Å: this potential's file does not tell which distances its training "
-            f"data have (written by bayrace {potential.version}); train anew, or leave gap out"
-        )

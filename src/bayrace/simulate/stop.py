@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Gt, Lt
@@ -30,6 +30,9 @@ from scipy import special
 from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
 from bayrace.nn.exponentials import eigenvalues
+
+if TYPE_CHECKING:
+    from bayrace.potential.potential import Potential
 
 Array = NDArray[np.float64]
 Tail = Callable[[Array], Array]
@@ -81,6 +84,24 @@ class StopRule:
             )
         if self.gap is not None and not self.gap > 0:
             raise ValueError(f"gap={self.gap} Å: must be above 0, such as 0.05")
+
+    def check_distances(self, potential: Potential) -> None:
+        """Refuse a potential that does not know the distances a gap is counted from."""
+        if self.gap is not None and potential.distances is None:
+            raise ValueError(
+                f"gap={self.gap:g} Å: this potential's file does not tell which distances its "
+                f"training data have (written by bayrace {potential.version}); train anew, or "
+                "leave gap out"
+            )
+
+    def check_sigma(self, covariance: Array, potential: Potential) -> None:
+        """Refuse a potential whose forces have no Σ, unless there are distances to watch."""
+        if self.gap is None and not covariance.any():
+            raise ValueError(
+                f"this potential (posterior {potential.posterior.name}) predicts no uncertainty of "
+                "forces, so a stop rule would never act; train with loss.kind nll_jef or with "
+                "another posterior, watch distances with a gap, or switch the rule off"
+            )
 
     def risk(self, covariance: Array, shape: ErrorDistribution | None = None) -> Risk:
         """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""

@@ -44,7 +44,7 @@ def diverged(
     """
     epoch, counters, valid = state.trained_epoch(), state.counters, dataset is task.valid
     guilty = _guilty(task, state.current if valid else state.params, epoch, dataset, indices)
-    frames = tuple(dataset.label(index) for index in guilty or indices)
+    frames = tuple(dataset.origin(index) for index in guilty or indices)
     broken = next(name for name, value in values.items() if not math.isfinite(value))
     what = f"the {'validation ' if valid else ''}{broken.replace('_', ' ')}"
     numbers = ", ".join(f"{name} {value:g}" for name, value in values.items())

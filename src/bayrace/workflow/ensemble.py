@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from bayrace.workflow.member import (
     load_member,
     look,
 )
+from bayrace.workflow.shared import shared_data
 from bayrace.workflow.train import evaluate_sets, prepare, write_json
 from bayrace.workflow.workers import member_job, place_members
 
@@ -108,15 +110,6 @@ def _train_members(
     done = _finished(configs, ready) if resume else {}
     _make_folder(config, members, resume=resume)
     left = [index for index in range(members) if index not in done]
-    jobs = [
-        member_job(
-            index,
-            configs[index],
-            resume=resume and (Path(configs[index].output) / LAST).is_file(),
-            initial=None if initial is None else str(initial),
-        )
-        for index in left
-    ]
     earlier = dict.fromkeys(done, Outcome("finished"))
 
     def states(standing: Standing) -> tuple[MemberProgress, ...]:
@@ -127,12 +120,22 @@ def _train_members(
             for index, each in enumerate(configs)
         )
 
-    standing = run_jobs(
-        jobs,
-        placement=placement,
-        watch=lambda standing: how.observer(states(standing)),
-        stop=how.stop,
-    )
+    with shared_data(Path(config.output), ready) if left else nullcontext() as data:
+        standing = run_jobs(
+            [
+                member_job(
+                    index,
+                    configs[index],
+                    data=data,
+                    resume=resume and (Path(configs[index].output) / LAST).is_file(),
+                    initial=initial,
+                )
+                for index in left
+            ],
+            placement=placement,
+            watch=lambda standing: how.observer(states(standing)),
+            stop=how.stop,
+        )
     ended = states(standing)
     how.observer(ended)
     return _conclude(config, ready, ended)

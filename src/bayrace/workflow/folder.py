@@ -25,8 +25,9 @@ from bayrace.train.state import HISTORY
 CONFIG, MODEL, TEST = "config.yaml", "model.bayrace", "test.json"
 POINT = "point.bayrace"  # the network alone, where a posterior was fitted to it
 ENSEMBLE = "ensemble.json"  # marks the folder of an ensemble, whose members are in member-0, ...
+SHARED = "shared.data"  # of the members of an ensemble, while they are trained
 LOCK = ".lock"  # held by the process that works in a folder, and gone with it
-_FILES = (CONFIG, HISTORY, MODEL, POINT, TEST, LAST, BEST, ENSEMBLE)
+_FILES = (CONFIG, HISTORY, MODEL, POINT, TEST, LAST, BEST, ENSEMBLE, SHARED)
 
 
 def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from bayrace.system.child import do_task
@@ -21,13 +22,17 @@ def train_member(task: dict[str, Any], stop: Callable[[], bool]) -> bool:
     from bayrace.train.diverged import TrainingDiverged
     from bayrace.workflow import train as run
     from bayrace.workflow.member import load_member
+    from bayrace.workflow.shared import prepared_from
 
     resume: bool = task["resume"]
     try:
         config = make_config(task["config"], source=task["config"]["output"])
+        initial = None if task["initial"] is None else load_member(*task["initial"])
+        data = task["data"]
         result = run.train(
             config,
-            initial=None if task["initial"] is None else load_member(*task["initial"]),
+            prepared=data and prepared_from(Path(data), config, initial=initial),
+            initial=initial,
             resume=resume,
             overwrite=not resume,
             callbacks=Callbacks(stop=stop),

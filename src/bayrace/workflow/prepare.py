@@ -45,7 +45,15 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
     def dataset(frames: Sequence[Frame]) -> Dataset:
         return Dataset(frames, elements=elements, cutoff=cutoff, references=references)
 
-    training = dataset(splits.train)
+    return with_network(
+        config, splits, dataset(splits.train), dataset(splits.valid), initial=initial
+    )
+
+
+def with_network(
+    config: Config, splits: Splits, training: Dataset, valid: Dataset, *, initial: Potential | None
+) -> Prepared:
+    """What is ready with these data: the network that suits them, or that of `initial`."""
     spec = model_spec(config, training) if initial is None else initial.spec
     model: Any = spec.build() if initial is None else initial.model
     settings = train_settings(config)
@@ -57,7 +65,7 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
         stream = DiskDataset(
             disk.store, disk.places, training, workers=workers, dtype=settings.dtype
         )
-    return Prepared(splits, training, dataset(splits.valid), spec, model, stream)
+    return Prepared(splits, training, valid, spec, model, stream)
 
 
 def read_splits(config: Config) -> Splits:

@@ -5,28 +5,38 @@ preset small take 0.5 to 0.6 times the time of eight trainings on two cores. One
 eight takes 0.8 times the time of eight steps for ethanol and 1.8 times for 3BPA, where the
 intermediates fall out of the cache (benchmarks/members.py).
 
-Every member reads the data and builds its graphs itself. That and the network are 0.9 s for the
-400 structures of the embedded ethanol (benchmarks/members.py), beside 1.4 s for imports and minutes
-of training: sharing them would save well below one per cent, at the price of a cache that can go
-stale.
+Data are read and graphs built once, by the parent: see `bayrace.workflow.shared`.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from bayrace.config import Config, ConfigError, plain_values_of
 from bayrace.config.build import train_settings
 from bayrace.system.jobs import Job, Placement, place
 
 
-def member_job(index: int, config: Config, *, resume: bool, initial: str | None = None) -> Job:
-    """The training of a member; `initial` is the file of an ensemble whose member goes on."""
+def member_job(
+    index: int,
+    config: Config,
+    *,
+    resume: bool,
+    data: Path | None = None,
+    initial: Path | None = None,
+) -> Job:
+    """The training of a member, which reads its data itself where there are none to share.
+
+    `initial` is the file of an ensemble whose member goes on.
+    """
     return Job(
         name=f"member {index}",
         module="bayrace.workflow.member_process",
         task={
             "config": plain_values_of(config),
             "resume": resume,
-            "initial": None if initial is None else [initial, index],
+            "data": None if data is None else str(data),
+            "initial": None if initial is None else [str(initial), index],
         },
         remedy="--resume continues it from its last checkpoint",
     )

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.linalg import expm
 
-from bayrace.simulate.hopping import models
+from bayrace.simulate.hopping import baeck_an, models
 from bayrace.simulate.hopping.electronic import Interval, decohered, propagate, turned
 from bayrace.simulate.hopping.initial import finite_difference_hessian, wigner
 from bayrace.simulate.hopping.landau_zener import probabilities
 from bayrace.simulate.hopping.rescale import kinetic_energy, rescaled
-from bayrace.simulate.hopping.surfaces import antisymmetric, same_sign, two_states
+from bayrace.simulate.hopping.surfaces import Array, antisymmetric, same_sign, two_states
 
 ALL = (
     models.simple_crossing,
@@ -137,6 +137,43 @@ def test_landau_zener_of_a_linear_crossing() -> None:
     assert found[0].tolist() == pytest.approx([exact, 0.0], rel=1e-4)
     rising = tuple(np.array([[0.0, g]]) for g in (1.0, 2.0, 3.0))
     assert not probabilities(rising, np.array([1]), duration=step, hbar=1.0).any()
+
+
+def crossing(times: Array, slope: float, coupling: float) -> Array:
+    """Adiabats of the diabats ±αt with coupling c, (n, 2)."""
+    half = np.sqrt((slope * times) ** 2 + coupling**2)
+    return np.stack([-half, half], axis=1)
+
+
+def test_gaps_tell_the_coupling_of_a_linear_crossing() -> None:
+    """Diabats ±αt with coupling c: σ = αc / (2(α²t² + c²)), and so are its gaps' ½√(Z̈/Z)."""
+    slope, coupling, step = 0.8, 0.3, 1e-3
+    for time in (-0.7, -0.1, 0.0, 0.4):
+        energies = crossing(time - step * np.arange(4), slope, coupling)[:, None]
+        found = baeck_an.mixing(tuple(energies), duration=step)[0]
+        exact = slope * coupling / (2 * ((slope * time) ** 2 + coupling**2))
+        np.testing.assert_allclose(found, [[0, exact], [-exact, 0]], rtol=1e-4)
+    downwards = [np.array([[0.0, gap]]) for gap in (1.0, 2.0, 2.5, 2.7)]
+    assert not baeck_an.mixing(tuple(downwards), duration=step).any()
+
+
+def test_populations_after_a_linear_crossing_by_gaps_alone() -> None:
+    """Landau's and Zener's own share stays on the diabat, P = exp(−πc²/(ħα))."""
+    slope, coupling, step = 0.8, 0.25, 0.01
+    times = np.arange(-40.0, 40.0, step)
+    energies = crossing(times, slope, coupling)[:, None]
+    amplitudes, active = np.array([[0.0, 1.0 + 0j]]), np.array([1])
+    mixing = [
+        baeck_an.mixing(tuple(energies[i - k] for k in range(4)), duration=step)
+        for i in range(3, len(times))
+    ]
+    for place in range(len(mixing) - 1):
+        interval = Interval(
+            (energies[place + 3], energies[place + 4]), (mixing[place], mixing[place + 1]), step
+        )
+        amplitudes, _ = propagate(amplitudes, active, interval, substeps=1, hbar=1.0)
+    exact = np.exp(-np.pi * coupling**2 / slope)
+    assert abs(amplitudes[0, 0]) ** 2 == pytest.approx(exact, abs=0.01)
 
 
 def test_signs_follow_the_step_before() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -134,6 +135,39 @@ def test_landau_zener_on_the_simple_crossing() -> None:
         expected = np.exp(-2 * np.pi * 0.005**2 / (np.sqrt(kinetic / 1000) * 2 * 0.016))
         assert outcome.transmitted[1] == pytest.approx(expected, abs=0.06)
         assert outcome.drift < 1e-4
+
+
+def straight(x: Array) -> tuple[Array, Array]:
+    """Diabats ±kx with a constant coupling, of which gaps tell everything."""
+    slope, one = 1e-3, np.ones_like(x)
+    return np.stack([slope * x, -slope * x, 2e-3 * one]), np.outer([slope, -slope, 0.0], one)
+
+
+def test_couplings_from_gaps_are_the_couplings_of_straight_diabats() -> None:
+    """The same random numbers lead to the same hops, but for those at the edge of their chance."""
+    shares, populations = [], []
+    for method in ("fssh", "baeck-an"):
+        outcome = scatter(straight, 30.0, trajectories=100, method=method, step=0.05)
+        shares.append(outcome.transmitted)
+        populations.append(outcome.last.populations.mean(0))
+        assert 0.2 < outcome.transmitted[1] < 0.8
+    assert shares[1] == pytest.approx(shares[0], abs=0.03)
+    assert populations[1] == pytest.approx(populations[0], abs=0.03)
+
+
+def test_surfaces_without_couplings_say_what_will_do() -> None:
+    model = models.Model(models.simple_crossing)
+
+    def bare(positions: Array, active: Whole) -> Point:
+        point = model(positions, active)
+        return Point(point.energies, point.gradient, None)
+
+    at, moving, active = np.array([[-4.0]]), np.array([[0.01]]), np.zeros(1, dtype=int)
+    first = begin(bare, at, moving, MASSES, active)
+    with pytest.raises(ValueError, match="use landau-zener or baeck-an"):
+        next(run(bare, first, MASSES, settings_of(2)))
+    *_, last = run(bare, first, MASSES, replace(settings_of(900), method="baeck-an"))
+    assert 0.01 < last.populations[0, 1] < 0.99
 
 
 def test_trajectories_do_not_depend_on_their_company() -> None:

@@ -21,6 +21,7 @@ from bayrace.nn.codegen import (
     harmonics_gradient,
     load_rows,
     reached_rows,
+    sizes_of,
 )
 from bayrace.nn.plan import Plan
 from bayrace.nn.program.sources import source_text
@@ -35,15 +36,7 @@ def generate(plan: Plan, channels: int, *, fixed: bool, registers: int) -> str:
     Where features are `fixed`, they do not move with the positions, as in the first layer.
     """
     blocks, count = blocks_of(plan)
-    sizes = {
-        "PATHS": len(plan.paths),
-        "INPUTS": plan.input_dim,
-        "HARMONICS": plan.harmonics_dim,
-        "ROWS": plan.rows,
-        "COUPLINGS": count,
-        "CHANNELS": channels,
-        "CHUNK": CHUNK,
-    }
+    sizes = sizes_of(plan, count) | {"CHANNELS": channels, "CHUNK": CHUNK}
     writer = _Writer(plan, fixed)
     sums = _groups(blocks, registers // 2 - 2)
     pairs = _groups(blocks, registers // 4)

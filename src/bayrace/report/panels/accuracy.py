@@ -92,22 +92,6 @@ def _energy(sets: Sequence[Judged]) -> Panel:
 def _property(sets: Sequence[Judged]) -> Panel:
     """Values of a property as they are."""
     target = sets[0].target
-    marks = [Mark("diagonal")]
-    for colour, each in enumerate(sets, start=1):
-        value = each.energy
-        if not value.size:
-            continue
-        chosen = thinned(value.size, share(sets, "energy"))
-        marks.append(
-            Mark(
-                "points",
-                f"{each.name}: RMSE {target.factor * value.rmse:.3g}",
-                colour,
-                x=value.label[chosen],
-                y=value.mean[chosen],
-                names=point_names(each, value, chosen),
-            )
-        )
     return Panel(
         "parity-energy",
         target.name,
@@ -115,28 +99,33 @@ def _property(sets: Sequence[Judged]) -> Panel:
         "prediction is exact." + drawn_note(sets, "energy"),
         Axis(f"reference {target.name}", target.unit),
         Axis(f"predicted {target.name}", target.unit),
-        marks,
+        _parity(sets, "energy", target.factor),
         square=True,
     )
 
 
-def _forces(sets: Sequence[Judged]) -> Panel:
+def _parity(sets: Sequence[Judged], quantity: str, factor: float) -> list[Mark]:
+    """The diagonal, and the points of every set with their RMSE times a factor."""
     marks = [Mark("diagonal")]
     for colour, each in enumerate(sets, start=1):
-        forces = each.forces
-        if not forces.size:
+        value: Quantity = getattr(each, quantity)
+        if not value.size:
             continue
-        chosen = thinned(forces.size, share(sets, "forces"))
+        chosen = thinned(value.size, share(sets, quantity))
         marks.append(
             Mark(
                 "points",
-                f"{each.name}: RMSE {MILLI * forces.rmse:.3g}",
+                f"{each.name}: RMSE {factor * value.rmse:.3g}",
                 colour,
-                x=forces.label[chosen],
-                y=forces.mean[chosen],
-                names=point_names(each, forces, chosen),
+                x=value.label[chosen],
+                y=value.mean[chosen],
+                names=point_names(each, value, chosen),
             )
         )
+    return marks
+
+
+def _forces(sets: Sequence[Judged]) -> Panel:
     return Panel(
         "parity-forces",
         "Force components",
@@ -144,6 +133,6 @@ def _forces(sets: Sequence[Judged]) -> Panel:
         + drawn_note(sets, "forces"),
         Axis("reference force", "eV/Å"),
         Axis("predicted force", "eV/Å"),
-        marks,
+        _parity(sets, "forces", MILLI),
         square=True,
     )

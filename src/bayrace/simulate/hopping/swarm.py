@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from bayrace.simulate.hopping import landau_zener
+from bayrace.simulate.hopping import baeck_an, landau_zener
 from bayrace.simulate.hopping.electronic import Interval, decohered, mixing_matrix, propagate
 from bayrace.simulate.hopping.factorisation import (
     Auxiliary,
@@ -34,7 +34,7 @@ from bayrace.simulate.hopping.surfaces import (
     same_sign,
 )
 
-Method = Literal["fssh", "shxf", "landau-zener"]
+Method = Literal["fssh", "shxf", "baeck-an", "landau-zener"]
 RUNNING, UNTRUSTED, DRIFTED = 0, 1, 2
 """Why a trajectory has stopped: not at all, by the uncertainty rule, by its total energy."""
 
@@ -48,7 +48,7 @@ class HopSettings:
     steps: int
     hbar: float
     substeps: int = 20  # of the amplitudes in a step of the nuclei
-    decoherence: Literal["energy", "none"] = "energy"  # of fssh
+    decoherence: Literal["energy", "none"] = "energy"  # of fssh, baeck-an
     decoherence_constant: float = 2.7211  # C of the energy-based one; 0.1 hartree
     width: float | tuple[float, ...] = 0.0529  # σ of shxf, of all or each coordinate; 0.1 bohr
     threshold: float = 0.01  # shxf: populations that count as shared
@@ -84,7 +84,7 @@ class Swarm:
     start_energy: Array  # (T,), total, that is to be conserved
     point: Point  # at these positions
     auxiliary: Auxiliary  # of shxf
-    history: tuple[Array, Array]  # energies (T, S) one and two steps ago, of landau-zener
+    history: tuple[Array, Array, Array]  # energies (T, S) one, two and three steps ago
     before: tuple[Array, Array]  # positions and velocities (T, D) one step ago
 
     @property
@@ -125,7 +125,7 @@ def begin(
         start_energy=np.zeros(count),
         point=point,
         auxiliary=no_auxiliary(count, states, coordinates),
-        history=(np.full((count, states), np.nan),) * 2,
+        history=(np.full((count, states), np.nan),) * 3,
         before=(positions.copy(), velocities.copy()),
     )
     return replace(swarm, start_energy=swarm.total_energy(masses))
@@ -175,7 +175,7 @@ def _verlet(surfaces: Surfaces, swarm: Swarm, masses: Array, duration: float) ->
         positions=positions,
         velocities=half - point.gradient / masses * (duration / 2),
         point=point,
-        history=(swarm.point.energies, swarm.history[0]),
+        history=(swarm.point.energies, *swarm.history[:2]),
         before=(swarm.positions, swarm.velocities),
     )
 
@@ -188,15 +188,8 @@ def _fewest_switches(
     settings: HopSettings,
     draws: Array,
 ) -> Swarm:
-    if old.point.couplings is None or swarm.point.couplings is None:
-        raise ValueError(
-            f"method={settings.method}: these surfaces have no coupling vectors; use landau-zener"
-        )
     energies = (old.point.energies, swarm.point.energies)
-    mixing = (
-        mixing_matrix(old.point.couplings, old.velocities),
-        mixing_matrix(swarm.point.couplings, swarm.velocities),
-    )
+    mixing = (_mixing(old, settings), _mixing(swarm, settings))
     auxiliary, rates = swarm.auxiliary, None
     if settings.method == "shxf":
         width = np.broadcast_to(np.asarray(settings.width, dtype=float), masses.shape)
@@ -213,7 +206,7 @@ def _fewest_switches(
         hbar=settings.hbar,
         rates=rates,
     )
-    if settings.method == "fssh" and settings.decoherence == "energy":
+    if settings.method != "shxf" and settings.decoherence == "energy":
         amplitudes = decohered(
             amplitudes,
             swarm.active,
@@ -233,6 +226,19 @@ def _fewest_switches(
         swarm.active, swarm.point.energies, masses=masses, threshold=settings.threshold,
     )  # fmt: skip
     return replace(swarm, auxiliary=auxiliary, amplitudes=amplitudes)
+
+
+def _mixing(swarm: Swarm, settings: HopSettings) -> Array:
+    """σ at this moment, (T, S, S)."""
+    if settings.method == "baeck-an":
+        energies = (swarm.point.energies, *swarm.history)
+        return baeck_an.mixing(energies, duration=settings.timestep)
+    if swarm.point.couplings is None:
+        raise ValueError(
+            f"method={settings.method}: these surfaces have no coupling vectors; use landau-zener "
+            "or baeck-an"
+        )
+    return mixing_matrix(swarm.point.couplings, swarm.velocities)
 
 
 def _landau_zener(
@@ -260,7 +266,7 @@ def _landau_zener(
     amplitudes[rows, part.active] = 1.0
     again = _verlet(surfaces, replace(part, amplitudes=amplitudes), masses, settings.timestep)
     # a frustrated one stays as it is; after a hop the same minimum must not be met again
-    history = (np.full_like(again.history[0], np.nan), again.history[1])
+    history = (np.full_like(again.history[0], np.nan), *again.history[1:])
     again = replace(again, history=history)
     done: Swarm = _put(swarm, switching[hopped], _take(again, np.flatnonzero(hopped)))
     return done

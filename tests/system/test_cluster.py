@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bayrace.label.cluster import cluster
+from bayrace.system.cluster import cluster
 
 pytest.importorskip("distributed")
 psutil = pytest.importorskip("psutil")
@@ -26,7 +26,7 @@ def test_it_is_quiet():
     """In a process of its own, with the logging of the commands; a failing task is told by us."""
     code = (
         "import logging; logging.basicConfig(level=logging.INFO)\n"
-        "from bayrace.label.cluster import cluster\n"
+        "from bayrace.system.cluster import cluster\n"
         "with cluster(workers=2, scheduler=None) as client:\n"
         "    assert client.submit(sum, [1, 2]).result() == 3\n"
     )
