@@ -139,6 +139,11 @@ class Calibration:
             if fitted is not None and fitted.shape is not None and not fitted.shape.symmetric:
                 raise ValueError(f"the shape of the {name} is skewed; fit a symmetric one")
 
+    @property
+    def by_element(self) -> bool:
+        """Whether `apply` needs the atomic numbers."""
+        return self.forces is not None and bool(self.forces.by_element)
+
     def apply(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None = None
     ) -> Prediction:

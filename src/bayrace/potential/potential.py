@@ -192,7 +192,11 @@ class Potential:
         """Predict a batch of this potential's dtype and device, in file order; calibrated."""
         prediction = predict(self.predictive, batch, stress=stress, uncertainty=uncertainty)
         if uncertainty != "none":
-            prediction = self._finished(prediction, self._numbers(batch), calibrated=True)
+            numbers = None
+            if self.calibration is not None and self.calibration.by_element:
+                known = torch.tensor(self.elements, device=batch.species.device)
+                numbers = known[batch.species[batch.file_order]]
+            prediction = self._finished(prediction, numbers, calibrated=True)
         return self._checked(prediction, uncertainty, batch.volume.isfinite())
 
     def _checked(
@@ -204,23 +208,13 @@ class Potential:
             prediction, uncertainty=uncertainty, periodic=periodic, forces=forces
         )
 
-    def _numbers(self, batch: GraphBatch) -> Tensor | None:
-        """Atomic numbers in file order, (N,), where the calibration goes by them."""
-        forces = None if self.calibration is None else self.calibration.forces
-        if forces is None or not forces.by_element:
-            return None
-        numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-        return numbers[batch.file_order]
-
     def _finished(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None, calibrated: bool
     ) -> Prediction:
         """With the noise that only the posterior knows, and calibrated."""
-        noise, scale = self._posterior_noise
-        if noise:
-            prediction = with_label_noise(prediction, noise)
-        if scale:
-            prediction = with_scaled_noise(prediction, scale)
+        noise, factors = self._posterior_noise
+        prediction = with_label_noise(prediction, noise) if noise else prediction
+        prediction = with_scaled_noise(prediction, factors) if factors else prediction
         if self.calibration is None or not calibrated:
             return prediction
         return self.calibration.apply(prediction, numbers)
@@ -228,9 +222,9 @@ class Potential:
     @cached_property
     def _posterior_noise(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
         """σ of the labels, and factors of the variances that the network predicts, by quantity."""
-        known = self.posterior
-        noise = known.label_noise() if isinstance(known, Noisy) else {}
-        return noise, known.noise_scale() if isinstance(known, NoiseScaled) else {}
+        of = self.posterior
+        noise = of.label_noise() if isinstance(of, Noisy) else {}
+        return noise, of.noise_scale() if isinstance(of, NoiseScaled) else {}
 
     @cached_property
     def predictive(self) -> Predictive:
