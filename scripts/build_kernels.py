@@ -24,18 +24,24 @@ from bayrace.nn import (
     compiler,
     exponentials,
     kernels,
+    lengths,
     mixing,
     newton_schulz,
+    pairs,
     passes,
     prebuilt,
     products,
     splines,
 )
+from bayrace.nn.kernels import DTYPES, ready
 from bayrace.nn.program import engine
 
 SIZES = ("tiny", "small", "medium")
 NOT_SPEC = ("normalise", "dtype", "short_range", "preset")  # of a preset
-USERS = (engine, exponentials, mixing, newton_schulz, passes, products, splines)  # of `build`
+USERS = (
+    *(engine, exponentials, lengths, mixing),
+    *(newton_schulz, pairs, passes, products, splines),
+)  # of `build`
 
 
 def spec_of(preset: str) -> RaceSpec:
@@ -57,9 +63,9 @@ def build_all(level: str, folder: Path) -> None:
     patches.append(mock.patch.object(kernels, "vector_bytes", return_value=width))
     for patch in patches:
         patch.start()
-    for cached in (engine._library, exponentials._load, kernels.ready, kernels._problem):
+    for cached in (engine._library, kernels.ready, kernels._problem):
         cached.cache_clear()
-    for module in (mixing, newton_schulz, passes, products, splines):
+    for module in (exponentials, lengths, mixing, newton_schulz, pairs, passes, products, splines):
         module.load.cache_clear()
     for preset in SIZES:
         race = Race(spec_of(preset), kernel="fused")
@@ -67,7 +73,10 @@ def build_all(level: str, folder: Path) -> None:
             assert race.compiled.program(torch.float32, folded=not learning, learning=learning)
         with mock.patch.object(race.compiled, "program", return_value=None):
             race.prepare(torch.float32)  # the operators
-    exponentials._load("", torch.float32, 0)
+    for dtype in (torch.float32, torch.float64):  # the latter for eigenvalues
+        exponentials.load("", dtype, 0)
+        pairs.load(DTYPES[dtype], dtype, 0)
+        ready(lengths.load, DTYPES[dtype], torch.float64, lengths.CHANNELS)
     assert newton_schulz.available(torch.empty(0))
     for patch in patches:
         patch.stop()

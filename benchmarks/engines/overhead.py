@@ -2,7 +2,7 @@
 
     python benchmarks/engines/overhead.py model.bayrace --element Si --lattice 5.43
 
-Interleaved; the least processor time of five rounds. LAMMPS and ASE also find neighbours and move
+Interleaved; the least processor time of 25 rounds. LAMMPS and ASE also find neighbours and move
 the atoms; LAMMPS computes σ of atoms and the probability of the stop rule at every step.
 """
 
@@ -25,7 +25,7 @@ from bayrace.deploy.lammps import couple, open_lammps
 from bayrace.potential.potential import Potential
 from bayrace.simulate.stop import StopRule
 
-ROUNDS = 5
+ROUNDS = 25
 SYSTEM = """units metal
 atom_modify map yes
 boundary p p p

@@ -81,7 +81,7 @@ def test_log_noise_follows() -> None:
         torch.zeros(2, 3).double(),
         covariance,
         torch.zeros_like(covariance),
-        log_aleatoric=torch.logdet(covariance),
+        mean_log=torch.logdet(covariance),
     )
     found = Recalibration(0.5, 9, power=2.0, pivot=0.3).apply(value)
     torch.testing.assert_close(found.log_aleatoric, torch.logdet(found.aleatoric))

@@ -12,7 +12,9 @@ from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
 from bayrace.data.neighbours import edge_lengths, neighbour_list
-from bayrace.deploy.verlet import Geometry, VerletList, select_pairs
+from bayrace.deploy.verlet import Geometry, VerletList
+from bayrace.nn import pairs as kernel
+from bayrace.nn.pairs import measure, select_pairs
 
 ELEMENTS = (1, 6, 8, 13)
 CUTOFF = 3.5
@@ -198,3 +200,31 @@ def test_bad_geometries_are_refused() -> None:
         neighbours.graph(geometry(overlapping), dtype=torch.float64)
     with pytest.raises(ValueError, match=r"skin=-1\.0 Å: give a length of zero or more"):
         make_list(skin=-1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_compiled_selection_is_the_plain_one(dtype: torch.dtype) -> None:
+    batch = fresh(bulk("Al", cubic=True).repeat(2)).to(dtype=dtype)
+    pairs = batch.pair_edges.shape[1]
+    keep = torch.rand(pairs, generator=torch.Generator().manual_seed(0)) < 0.6
+    assert kernel._available(batch.shifts)
+    found, expected = select_pairs(batch, keep), kernel._selected(batch, keep)
+    for name in kernel._ARRAYS:
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_compiled_distances_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = fresh(bulk("Al", cubic=True).repeat(2))
+    ends, vector = batch.edges[:, batch.pair_edges[0]], batch.shifts[batch.pair_edges[0]]
+    given = (batch.positions, ends, vector @ batch.cell[0])
+    square, close = measure(*given, 3.5, None)
+    assert measure(*given, 3.5, close)[1] is close  # nothing has changed
+    nearer = measure(*given, 2.0, close)[1]
+    assert nearer is not close
+    assert close.any()
+    assert not nearer.any()
+    monkeypatch.setenv("BAYRACE_KERNEL", "plain")
+    expected, mask = measure(*given, 3.5, None)
+    torch.testing.assert_close(square, expected, rtol=1e-13, atol=0)
+    assert torch.equal(mask, close)
+    assert measure(*given, 3.5, mask)[1] is mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -68,3 +69,16 @@ def test_higher_derivatives() -> None:
     torch.testing.assert_close(
         slope, torch.autograd.grad(form(numbers, errors).sum(), numbers)[0], rtol=1e-10, atol=1e-10
     )
+
+
+def test_eigenvalues() -> None:
+    numbers, _ = heads()
+    several = covariance(numbers, "equivariant").numpy()
+    several[9] = 0.0
+    several[10] = np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])  # singular
+    several[11] *= 1e-200
+    found = exponentials.eigenvalues(several)
+    expected = np.linalg.eigvalsh(several)[:, ::-1]
+    size = np.maximum(expected[:, :1], 1e-300)
+    np.testing.assert_allclose(found / size, expected / size, rtol=0, atol=1e-14)
+    assert (np.diff(found, axis=1) <= 0).all()

@@ -55,32 +55,36 @@ class Recalibration:
             raise ValueError("this prediction is calibrated already; calibrate the raw one")
         square = self._squares(numbers, value)
         scalar = value.aleatoric.shape == value.mean.shape
-        factor = square if scalar else square[..., None, None]
-        log = value.log_aleatoric
-        components = 1 if scalar else value.mean.shape[-1]
-        return replace(
-            value,
-            aleatoric=value.aleatoric * factor,
-            epistemic=value.epistemic * factor,
-            shape=self.shape,
-            log_aleatoric=None if log is None else log + components * square.log(),
+        factor = square
+        if isinstance(square, Tensor) and not scalar:
+            factor = square[..., None, None]
+        log = value.mean_log
+        if log is not None:
+            added = square.log() if isinstance(square, Tensor) else math.log(square)
+            log = log + (1 if scalar else value.mean.shape[-1]) * added
+        return Uncertain(
+            value.mean,
+            value.aleatoric * factor,
+            value.epistemic * factor,
+            self.shape,
+            log,
         )
 
     def factors(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
         """The factor of each atom, (N,)."""
         return np.array([self.by_element.get(int(z), self.factor) for z in numbers])
 
-    def _squares(self, numbers: Tensor | None, value: Uncertain) -> Tensor:
-        """Factors of the variances, of all () or of each (N,)."""
+    def _squares(self, numbers: Tensor | None, value: Uncertain) -> Tensor | float:
+        """Factors of the variances, one of all or that of each (N,)."""
         square = self._constants(numbers, value.mean)
         if self.power == 1.0:
             return square
         ratio = value.level / self.pivot
         return square * torch.where(ratio > 0, ratio ** (2 * (self.power - 1)), 1.0)
 
-    def _constants(self, numbers: Tensor | None, mean: Tensor) -> Tensor:
+    def _constants(self, numbers: Tensor | None, mean: Tensor) -> Tensor | float:
         if not self.by_element:
-            return mean.new_tensor(self.factor**2)
+            return self.factor**2
         if numbers is None:
             raise ValueError("factors by element need the atomic numbers of the atoms")
         factors = self.factors(numbers.numpy(force=True))
@@ -134,6 +138,11 @@ class Calibration:
             fitted: Recalibration | None = getattr(self, name)
             if fitted is not None and fitted.shape is not None and not fitted.shape.symmetric:
                 raise ValueError(f"the shape of the {name} is skewed; fit a symmetric one")
+
+    @property
+    def by_element(self) -> bool:
+        """Whether `apply` needs the atomic numbers."""
+        return self.forces is not None and bool(self.forces.by_element)
 
     def apply(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None = None

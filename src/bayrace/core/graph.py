@@ -46,7 +46,23 @@ class GraphBatch:
 
     def atom_counts(self) -> Tensor:
         """Atoms of each structure, (S,) int64."""
+        if self.n_structures == 1:
+            return self.structure_index.new_full((1,), self.n_atoms)
         return torch.bincount(self.structure_index, minlength=self.n_structures)
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Values of atoms (N, ...) added up over each structure, (S, ...)."""
+        if self.n_structures == 1:
+            return values.sum(0, keepdim=True)
+        zero = values.new_zeros(self.n_structures, *values.shape[1:])
+        return zero.index_add(0, self.structure_index, values)
+
+    def averaged(self, values: Tensor) -> Tensor:
+        """Values of atoms (N, ...) averaged over each structure, (S, ...)."""
+        if self.n_structures == 1:
+            return values.mean(0, keepdim=True)
+        counts = self.atom_counts().to(values)
+        return self.summed(values) / counts.reshape(-1, *[1] * (values.ndim - 1))
 
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -58,21 +59,28 @@ class Uncertain:
 
     For a scalar the two are variances of the mean's shape; for a vector of length d they are
     (..., d, d) covariances. Errors of each component are Gaussian unless `shape` says otherwise.
-    `log_aleatoric` is the average over weight samples of log σ² of each one's noise, or of log det
-    of its covariance, which the average of the noise itself does not tell; None where no noise is
-    predicted.
+    `mean_log` is the average over weight samples of log σ² of each one's noise, or of log det of
+    its covariance, which the average of the noise itself does not tell; None where all share it.
     """
 
     mean: Tensor
     aleatoric: Tensor
     epistemic: Tensor
     shape: ErrorDistribution | None = None
-    log_aleatoric: Tensor | None = None  # (...), without the dimension of a vector's components
+    mean_log: Tensor | None = None  # (...), without the dimension of a vector's components
 
-    @property
+    @cached_property
     def total(self) -> Tensor:
         """Aleatoric plus epistemic, a variance or covariance."""
         return self.aleatoric + self.epistemic
+
+    @property
+    def log_aleatoric(self) -> Tensor:
+        """Average over weight samples of log σ² or log det of the noise; -inf without any."""
+        if self.mean_log is not None:
+            return self.mean_log
+        scalar = self.aleatoric.shape == self.mean.shape
+        return self.aleatoric.log() if scalar else log_determinant(self.aleatoric)
 
     @property
     def std(self) -> Tensor:

@@ -57,7 +57,7 @@ class Distances:
         flat = counts.reshape(-1)
         for frame, graph in zip(data.frames, data.graphs, strict=True):
             pairs = _pairs(frame, graph.edges.numpy(), graph.shifts.numpy())
-            low, high = np.searchsorted(data.elements, pairs.elements)
+            low, high = np.searchsorted(data.elements, np.sort(pairs.elements, axis=0))
             met = np.unique((low * kinds + high) * steps + _step(pairs.distances))
             flat[met] += flat[met] < _MOST
         known = np.argwhere(counts.any(axis=2)).tolist()
@@ -90,8 +90,7 @@ class Distances:
         """The same for known pairs: atoms (2, p) and distances (p,), Å, below `cutoff`."""
         if not len(distances):
             return None
-        elements = np.sort(numbers[atoms], axis=0)
-        sizes = self._sizes(_Pairs(atoms, elements, distances), self._tables)
+        sizes = self._sizes(_Pairs(atoms, numbers[atoms], distances), self._tables)
         widest = int(np.argmax(sizes))
         first, second = atoms[:, widest].tolist()
         return Gap(float(sizes[widest]), float(distances[widest]), (first, second))
@@ -118,15 +117,15 @@ class Distances:
         return np.stack([unknown, *(_gaps(counts, enough) for counts in self.counts.values())])
 
     def _sizes(self, pairs: _Pairs, tables: Floats) -> Floats:
-        sizes: Floats = tables[self._rows[tuple(pairs.elements)], _step(pairs.distances)]
+        sizes: Floats = tables[self._rows[*pairs.elements], _step(pairs.distances)]
         return sizes
 
     @cached_property
     def _rows(self) -> Integers:
-        """The row of each pair of atomic numbers."""
+        """The row of each pair of atomic numbers, in either order."""
         rows = np.zeros((_ELEMENTS, _ELEMENTS), dtype=np.int64)
-        for number, pair in enumerate(self.counts, start=1):
-            rows[pair] = number
+        for number, (first, second) in enumerate(self.counts, start=1):
+            rows[first, second] = rows[second, first] = number
         return rows
 
 
@@ -138,7 +137,7 @@ class _Pairs(NamedTuple):
     """Neighbours, each pair once; an atom and its own images twice."""
 
     atoms: Integers  # (2, e)
-    elements: Integers  # (2, e), atomic numbers, ascending
+    elements: Integers  # (2, e), atomic numbers
     distances: Floats  # (e,), Å
 
 
@@ -146,7 +145,7 @@ def _pairs(frame: Frame, edges: Integers, shifts: Integers) -> _Pairs:
     once = edges[0] <= edges[1]
     atoms = edges[:, once]
     distances = edge_lengths(frame.positions, frame.cell, frame.pbc, atoms, shifts[once])
-    return _Pairs(atoms, np.sort(frame.numbers[atoms], axis=0), distances)
+    return _Pairs(atoms, frame.numbers[atoms], distances)
 
 
 def _steps(cutoff: float) -> int:

@@ -125,7 +125,7 @@ class Calculator(AseCalculator):
             "cell": (held.cell.array, atoms.cell.array),
             "pbc": (held.pbc, atoms.pbc),
         }
-        return [name for name, (old, new) in pairs.items() if not np.array_equal(old, new)]
+        return [name for name, (old, new) in pairs.items() if old.tobytes() != new.tobytes()]
 
     def export_properties(self) -> Properties:
         """Results that ASE has a definition for; it refuses all others."""

@@ -21,6 +21,7 @@ from bayrace.data.check import check_frame
 from bayrace.data.distances import Gap
 from bayrace.data.frame import Frame, bare_frame
 from bayrace.deploy.verlet import Geometry, VerletList
+from bayrace.nn.exponentials import eigenvalues
 from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # the rule is handed in from above
     from bayrace.simulate.stop import StopRule
 
 Array = NDArray[np.float64]
+Pairs = tuple[NDArray[np.int64], Array]
+"""Atoms (2, p) and distances (p,), Å."""
 
 _VOIGT = ((0, 5, 4), (5, 1, 3), (4, 3, 2))  # of xx, yy, zz, yz, xz, xy
 
@@ -100,7 +103,9 @@ class Evaluator:
         prediction = self.potential.predict_batch(
             batch, stress=bool(geometry.pbc.all()), uncertainty=uncertainty
         )
-        return self._evaluated(prediction, 0, slice(None), geometry, uncertainty)
+        watched = self.rule is not None and self.rule.gap is not None
+        pairs = self.neighbours.pairs() if watched and uncertainty == "full" else None
+        return self._evaluated(prediction, 0, slice(None), geometry, uncertainty, pairs)
 
     def many(
         self, geometries: Sequence[Geometry], *, uncertainty: Uncertainty = "full"
@@ -142,8 +147,11 @@ class Evaluator:
         rows: slice,
         geometry: Geometry,
         uncertainty: Uncertainty,
+        pairs: Pairs | None = None,
     ) -> Evaluated:
-        virial = None
+        virial, sigma = None, None
+        if uncertainty == "full":
+            sigma = self._sigma(prediction, place, rows, geometry, pairs)
         if prediction.stress is not None and geometry.pbc.all():
             stress = prediction.stress.mean[place].numpy(force=True)[np.array(_VOIGT)]
             virial = -stress * abs(np.linalg.det(geometry.cell))
@@ -152,19 +160,31 @@ class Evaluator:
             energies=prediction.atomic_energy[rows].numpy(force=True),
             forces=prediction.forces.mean[rows].numpy(force=True),
             virial=virial,
-            sigma=self._sigma(prediction, place, rows, geometry) if uncertainty == "full" else None,
+            sigma=sigma,
         )
 
-    def _sigma(self, prediction: Prediction, place: int, rows: slice, geometry: Geometry) -> Sigma:
+    def _sigma(
+        self,
+        prediction: Prediction,
+        place: int,
+        rows: slice,
+        geometry: Geometry,
+        pairs: Pairs | None,
+    ) -> Sigma:
         covariance = prediction.forces.total[rows].numpy(force=True)
+        values = eigenvalues(covariance)
         atomic = prediction.atomic_epistemic
         risk, gap, broken = 0.0, 0.0, False
         if self.rule is not None:
             self.rule.check_sigma(covariance, self.potential)
-            found = self.rule.risk(covariance, self.shape)
+            found = self.rule.risk_of(values, self.shape)
             widest: Gap | None = None
-            if self.potential.distances is not None and self.rule.gap is not None:
-                widest = self.potential.distances.gap(_frame(geometry))
+            known = self.potential.distances
+            if known is not None and self.rule.gap is not None:
+                if pairs is None:
+                    widest = known.gap(_frame(geometry))
+                else:
+                    widest = known.gap_among(geometry.numbers, *pairs)
             risk, broken = found.probability, self.rule.broken(found, widest)
             gap = 0.0 if widest is None else widest.size
         return Sigma(
@@ -172,9 +192,9 @@ class Evaluator:
             energies=np.zeros(len(covariance))
             if atomic is None
             else atomic[rows].sqrt().numpy(force=True),
-            forces=prediction.forces.std[rows].numpy(force=True),
+            forces=np.sqrt(covariance.diagonal(axis1=1, axis2=2)),
             covariance=covariance,
-            worst=np.sqrt(np.linalg.eigvalsh(covariance)[:, -1].clip(min=0.0)),
+            worst=np.sqrt(values[:, 0].clip(min=0.0)),
             risk=risk,
             gap=gap,
             broken=broken,

@@ -26,7 +26,7 @@ import ctypes
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from ase.data import atomic_numbers
@@ -118,6 +118,7 @@ class Coupling:
         self._numbers = np.array([0, *map(_number, elements)], dtype=np.int64)  # by type
         self._failure: Exception | None = None
         self._seen = -1  # step of the last uncertainties
+        self._known: _Known | None = None
 
     def command(self, line: str) -> None:
         """Run one command of LAMMPS."""
@@ -149,8 +150,7 @@ class Coupling:
             lammps.force_timeout()
 
     def _evaluate(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
-        order = np.argsort(tag.ravel()[:count], kind="stable")  # LAMMPS sorts atoms by place
-        geometry = self._geometry(lammps, count, x, order)
+        geometry, order = self._geometry(lammps, count, tag, x)
         look = step % self._uncertainty_every == 0 or self._seen < 0
         found = self.evaluator(geometry, uncertainty="full" if look else "none")
         self.evaluations += 1
@@ -166,17 +166,19 @@ class Coupling:
             self._seen = step
             self._report(lammps, found, order)
 
-    def _geometry(self, lammps: Any, count: int, x: Any, order: NDArray[np.int64]) -> Geometry:
-        low, high, xy, yz, xz, periodic, _ = lammps.extract_box()
-        cell = np.diag(np.subtract(high, low))
-        cell[1, 0], cell[2, 0], cell[2, 1] = xy, xz, yz
-        pbc = np.array(periodic, dtype=np.bool_)
-        # unwrapped, so that an atom that enters on the other side has not moved
-        image = lammps.numpy.extract_atom("image")[:count].astype(np.int64)
-        turns = np.stack([image & 1023, image >> 10 & 1023, image >> 20], axis=1) - 512
-        positions = x + (turns * pbc) @ cell
-        numbers = self._numbers[lammps.numpy.extract_atom("type")[:count]]
-        return Geometry(numbers[order], positions[order], cell, pbc)
+    def _geometry(
+        self, lammps: Any, count: int, tag: Any, x: Any
+    ) -> tuple[Geometry, NDArray[np.int64]]:
+        """The structure in the order of the tags, and the places that LAMMPS keeps its atoms at."""
+        box = lammps.extract_box()
+        image = lammps.numpy.extract_atom("image")[:count]
+        kinds = lammps.numpy.extract_atom("type")[:count]
+        known = (repr(box), tag.tobytes(), image.tobytes(), kinds.tobytes())
+        if self._known is None or self._known.key != known:  # these change in few steps only
+            self._known = _known(known, box, tag.ravel()[:count], image, self._numbers[kinds])
+        same = self._known
+        positions = (x + same.offsets)[same.order]
+        return Geometry(same.numbers, positions, same.cell, same.pbc), same.order
 
     def _report(self, lammps: Any, found: Evaluated, order: NDArray[np.int64]) -> None:
         sigma, unit = found.sigma, self._energy_unit
@@ -189,6 +191,34 @@ class Coupling:
         row = (sigma.risk, largest * unit, sigma.energy * unit, sigma.gap, float(sigma.broken))
         for place, number in enumerate(row, start=1):
             lammps.fix_external_set_vector(FIX, place, number)
+
+
+class _Known(NamedTuple):
+    """What few steps change, n atoms."""
+
+    key: tuple[Any, ...]  # what it was made of
+    order: NDArray[np.int64]  # (n,) places in LAMMPS, which sorts atoms, in the order of their tags
+    numbers: NDArray[np.int64]  # (n,) in the order of the tags
+    cell: NDArray[np.float64]  # (3, 3) Å
+    pbc: NDArray[np.bool_]  # (3,)
+    offsets: NDArray[np.float64]  # (n, 3) Å, that unwrap the positions, in LAMMPS' order
+
+
+def _known(
+    key: tuple[Any, ...],
+    box: Any,
+    tag: NDArray[np.int64],
+    image: NDArray[np.int32],
+    numbers: NDArray[np.int64],
+) -> _Known:
+    """An atom that enters on the other side has not moved once its position is unwrapped."""
+    low, high, xy, yz, xz, periodic, _ = box
+    cell = np.diag(np.subtract(high, low))
+    cell[1, 0], cell[2, 0], cell[2, 1] = xy, xz, yz
+    pbc, turned = np.array(periodic, dtype=np.bool_), image.astype(np.int64)
+    turns = np.stack([turned & 1023, turned >> 10 & 1023, turned >> 20], axis=1) - 512
+    order = np.argsort(tag, kind="stable")
+    return _Known(key, order, numbers[order], cell, pbc, (turns * pbc) @ cell)
 
 
 def _number(symbol: str) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bayrace.core.prediction import Uncertain, standard_deviation
+import numpy as np
+
+from bayrace.core.prediction import Uncertain
 
 KINDS = ("uncertainty", "aleatoric", "epistemic")
 """Total, noise and ignorance; each a standard deviation in the unit of its quantity."""
@@ -12,10 +14,12 @@ KINDS = ("uncertainty", "aleatoric", "epistemic")
 
 def spreads(name: str, value: Uncertain, where: int | slice) -> dict[str, Any]:
     """`{name}_{kind}` for each kind, of the structure or atoms `where`: floats or numpy arrays."""
-    variances = (value.total, value.aleatoric, value.epistemic)
-    stds = (standard_deviation(variance, like=value.mean)[where] for variance in variances)
-    arrays = (std.numpy(force=True) for std in stds)
-    return {
-        f"{name}_{kind}": float(array) if array.ndim == 0 else array
-        for kind, array in zip(KINDS, arrays, strict=True)
-    }
+    found: dict[str, Any] = {}
+    vector = value.total.shape != value.mean.shape
+    for kind, variance in zip(KINDS, (value.total, value.aleatoric, value.epistemic), strict=True):
+        array = variance.numpy(force=True)
+        if vector:
+            array = array.diagonal(axis1=-2, axis2=-1)
+        std = np.sqrt(array[where])
+        found[f"{name}_{kind}"] = float(std) if std.ndim == 0 else std
+    return found

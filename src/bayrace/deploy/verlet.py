@@ -9,6 +9,7 @@ bound is exact, for molecular dynamics and for a changing cell alike.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.check import check_frame
 from bayrace.data.frame import Frame, bare_frame
+from bayrace.nn.pairs import measure, select_pairs
 
 Array = NDArray[np.float64]
 
@@ -55,24 +57,38 @@ class VerletList:
         coordinates stay small, so float32 does not lose digits to a drift.
         """
         _check(geometry)
-        geometry = replace(geometry, cell=np.where(geometry.pbc[:, None], geometry.cell, 0.0))
-        if self._candidates is None or not self._candidates.cover(geometry, self._cutoff):
+        cell = np.where(geometry.pbc[:, None], geometry.cell, 0.0)
+        geometry = Geometry(geometry.numbers, geometry.positions, cell, geometry.pbc)
+        local = None
+        if self._candidates is not None:
+            local = self._candidates.covered(geometry, self._cutoff)
+        if self._candidates is None or local is None:
             self._candidates, self._selected = self._search(geometry), None
-        moved, self._square = self._candidates.at(geometry)
-        close = self._square < self._cutoff**2
-        if self._selected is None or not torch.equal(self._selected.close, close):
-            self._selected = _Selected(close, select_pairs(self._candidates.batch, close))
-        positions, cell, volume = moved
-        batch = self._selected.batch
-        return replace(batch, positions=positions, cell=cell, volume=volume).to(dtype=dtype)
+            local = self._candidates.start.positions
+        known, selected = self._candidates, self._selected
+        positions, offsets = known.at(geometry, local)
+        before = None if selected is None else selected.close
+        self._square, close = measure(positions, known.pair_ends, offsets, self._cutoff, before)
+        if selected is None or close is not before or selected.batch.shifts.dtype != dtype:
+            selected = _Selected(close, select_pairs(known.batch_of(dtype), close))
+            self._selected = selected
+        volume = abs(float(np.linalg.det(cell))) if geometry.pbc.all() else np.nan
+        return replace(
+            selected.batch,
+            positions=positions.to(dtype),
+            cell=torch.from_numpy(cell).to(self._device, dtype).unsqueeze(0),
+            volume=torch.full((1,), volume, dtype=dtype, device=self._device),
+        )
 
     def pairs(self) -> tuple[NDArray[np.int64], Array]:
         """Atoms (2, p) and distances (p,), Å, of the pairs in the last graph, each pair once."""
         if self._candidates is None or self._selected is None or self._square is None:
             raise ValueError("no geometry has been seen yet; ask for its graph first")
-        close = self._selected.close
-        ends = self._candidates.order[self._candidates.pair_ends[:, close]]
-        return ends.numpy(force=True), self._square[close].sqrt().numpy(force=True)
+        selected = self._selected
+        if selected.ends is None:
+            selected.places = np.flatnonzero(selected.close.numpy(force=True))
+            selected.ends = self._candidates.atoms[:, selected.places]
+        return selected.ends, np.sqrt(self._square.numpy(force=True)[selected.places])
 
     def _search(self, geometry: Geometry) -> _Candidates:
         self.rebuilds += 1
@@ -99,32 +115,14 @@ class VerletList:
         )
 
 
-def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
-    """The batch with only the pairs where `keep` (P,) is true.
-
-    Both edges of a pair stay or go together, and their order is kept, so the invariants of
-    GraphBatch hold: edges sorted by receiver, reverse and pair consistent.
-    """
-    edge = keep[batch.pair]
-    before = torch.nn.functional.pad(edge.cumsum(0), (1, 0))  # kept edges before each one
-    pairs_before = keep.cumsum(0) - 1
-    return replace(
-        batch,
-        edges=batch.edges[:, edge],
-        shifts=batch.shifts[edge],
-        first_edge=before[batch.first_edge],
-        reverse=before[batch.reverse[edge]],
-        pair=pairs_before[batch.pair[edge]],
-        pair_edges=before[batch.pair_edges[:, keep]],
-    )
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Selected:
     """The pairs that were close in the last geometry; most steps find the same ones."""
 
     close: Tensor  # (P,)
     batch: GraphBatch
+    places: NDArray[np.int64] | None = None  # (p,) among the candidates, where somebody has asked
+    ends: NDArray[np.int64] | None = None  # (2, p) their atoms
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,37 +137,53 @@ class _Candidates:
     pair_ends: Tensor  # (2, P) receiver and sender of each pair's first edge
     pair_shifts: Tensor  # (P, 3)
 
-    def cover(self, geometry: Geometry, cutoff: float) -> bool:
-        """Whether every pair of `geometry` closer than `cutoff` is among the candidates."""
+    @cached_property
+    def atoms(self) -> NDArray[np.int64]:
+        """(2, P) the ends of each pair in file order."""
+        ends: NDArray[np.int64] = self.order[self.pair_ends].numpy(force=True)
+        return ends
+
+    def covered(self, geometry: Geometry, cutoff: float) -> Array | None:
+        """Local positions if every pair closer than `cutoff` is among the candidates, or None."""
         start = self.start
         if not (
             np.array_equal(geometry.numbers, start.numbers)
             and np.array_equal(geometry.pbc, start.pbc)
         ):
-            return False
+            return None
         moved = _local(geometry, self.wraps)
         stretch = 1.0
         affine = start.positions
         if not np.array_equal(geometry.cell, start.cell):
             if not geometry.pbc.all():
-                return False  # a slab's cell does not say how its third direction deforms
+                return None  # a slab's cell does not say how its third direction deforms
             strain = np.linalg.solve(start.cell, geometry.cell)
             stretch = float(np.linalg.svd(strain, compute_uv=False)[-1])
             affine = affine @ strain
         shift = float(np.sqrt(np.max(np.sum((moved - affine) ** 2, axis=1))))
-        return stretch * self.reach - 2.0 * shift >= cutoff
+        return moved if stretch * self.reach - 2.0 * shift >= cutoff else None
 
-    def at(self, geometry: Geometry) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
-        """Positions, cell and volume of a geometry, and squared distances of the pairs (P,)."""
-        device = self.order.device
-        local = torch.from_numpy(_local(geometry, self.wraps)).to(device)
-        cell = torch.from_numpy(geometry.cell).to(device)
-        positions = local[self.order]
-        receiver, sender = self.pair_ends
-        vectors = positions[sender] - positions[receiver] + self.pair_shifts @ cell
-        volume = abs(np.linalg.det(geometry.cell)) if geometry.pbc.all() else np.nan
-        moved = (positions, cell.unsqueeze(0), torch.full_like(self.batch.volume, float(volume)))
-        return moved, vectors.square().sum(1)
+    def at(self, geometry: Geometry, local: Array) -> tuple[Tensor, Tensor]:
+        """Positions (n, 3) in batch order, and what is added to vectors of pairs (P, 3)."""
+        positions = torch.from_numpy(local).to(self.order.device)[self.order]
+        if not np.array_equal(geometry.cell, self.start.cell):
+            return positions, self._offsets_in(geometry.cell)
+        return positions, self._offsets
+
+    def batch_of(self, dtype: torch.dtype) -> GraphBatch:
+        """All candidates in this precision."""
+        return self._single if dtype == torch.float32 else self.batch.to(dtype=dtype)
+
+    @cached_property
+    def _single(self) -> GraphBatch:
+        return self.batch.to(dtype=torch.float32)
+
+    @cached_property
+    def _offsets(self) -> Tensor:
+        return self._offsets_in(self.start.cell)
+
+    def _offsets_in(self, cell: Array) -> Tensor:
+        return self.pair_shifts @ torch.from_numpy(cell).to(self.order.device)
 
 
 def _local(geometry: Geometry, wraps: Array) -> Array:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
@@ -70,16 +69,12 @@ def noise(outputs: Outputs, batch: GraphBatch, spec: NoiseSpec, lambdas: Lambdas
 
 def members_variance(head: Tensor, batch: GraphBatch) -> Tensor:
     """Raw variance over members of the energy from per-atom deviations (N, M): (S,) eV²."""
-    zero = head.new_zeros(batch.n_structures, head.shape[-1])
-    return zero.index_add(0, batch.structure_index, head).var(-1, correction=0)
+    return batch.summed(head).var(-1, correction=0)
 
 
 def energy_variance(head: Tensor, batch: GraphBatch, form: EnergyNoise) -> Tensor:
     """Raw energy variance of each structure from per-atom log-variances (N,): (S,) eV²."""
     log_variance = clamp_log_variance(head)
-    zero = head.new_zeros(batch.n_structures)
     if form == "extensive":
-        return zero.index_add(0, batch.structure_index, log_variance.exp())
-    count = torch.ones_like(head)
-    atoms = zero.index_add(0, batch.structure_index, count)
-    return (zero.index_add(0, batch.structure_index, log_variance) / atoms).exp()
+        return batch.summed(log_variance.exp())
+    return batch.averaged(log_variance).exp()

@@ -96,14 +96,19 @@ def covariance_from_mandel(matrix: Tensor) -> Tensor:
     return factor.unsqueeze(-1) * matrix * factor
 
 
-def isotropic_covariance(size: int) -> Tensor:
-    """Noise of variance 1 without a direction, (size, size) float64, size 1, 3 or 6.
+def isotropic_covariance(size: int, like: Tensor) -> Tensor:
+    """Noise of variance 1 without a direction, (size, size), size 1, 3 or 6; not to be changed.
 
     For the six Voigt components of a stress it is 1 for the normal and ½ for the shear ones: that
     of the matrix does not change when it is rotated, as the identity would.
     """
-    identity = torch.eye(size, dtype=torch.float64)
-    return covariance_from_mandel(identity) if size == 6 else identity
+
+    def build(dtype: torch.dtype, device: torch.device) -> Tensor:
+        identity = torch.eye(size, dtype=torch.float64)
+        unit = covariance_from_mandel(identity) if size == 6 else identity
+        return unit.to(dtype=dtype, device=device)
+
+    return constant(("isotropic", size), like, build)
 
 
 def _log_matrix(numbers: Tensor) -> Tensor:

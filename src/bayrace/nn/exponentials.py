@@ -2,7 +2,7 @@
 
 `bayrace.nn.covariance` has the definitions. Here are values and first derivatives of the 3 × 3
 matrices exp(kI + Q) by their eigenvalues; inside torch.func, on a GPU, and for derivatives of
-higher order the definitions are taken.
+higher order the definitions are taken. The eigenvalues of any such matrices are here too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.nn.compiler import build
@@ -29,7 +31,7 @@ def available(numbers: Tensor) -> bool:
     """Whether the compiled functions take these numbers, (..., 6)."""
     if torch.compiler.is_compiling() or inside_transforms() or numbers.dtype not in DTYPES:
         return False
-    return resolve(_load, "", 1, numbers.dtype, numbers.device.type, "auto") == "fused"
+    return resolve(load, "", 1, numbers.dtype, numbers.device.type, "auto") == "fused"
 
 
 def exponential(numbers: Tensor, limits: Limits) -> Tensor:
@@ -37,7 +39,18 @@ def exponential(numbers: Tensor, limits: Limits) -> Tensor:
     held = numbers.detach().contiguous()
     out = held.new_empty((*held.shape[:-1], 3, 3))
     count = held.numel() // 6
-    _load("", held.dtype, 0)["exponential"](count, *limits, held.data_ptr(), out.data_ptr())
+    load("", held.dtype, 0)["exponential"](count, *limits, held.data_ptr(), out.data_ptr())
+    return out
+
+
+def eigenvalues(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Eigenvalues (n, 3) of symmetric matrices (n, 3, 3), the largest first."""
+    if resolve(load, "", 1, torch.float64, "cpu", "auto") != "fused":
+        found: NDArray[np.float64] = np.linalg.eigvalsh(matrices)[:, ::-1].astype(np.float64)
+        return found
+    held = np.ascontiguousarray(matrices)
+    out = np.empty(held.shape[:-1])
+    load("", torch.float64, 0)["eigenvalues"](len(held), held.ctypes.data, out.ctypes.data)
     return out
 
 
@@ -56,7 +69,7 @@ class _Quadratic(torch.autograd.Function):
         values = held[0].new_empty(numbers.shape[:-1])
         slopes = [torch.empty_like(each) for each in held]
         arrays = (each.data_ptr() for each in (*held, values, *slopes))
-        _load("", numbers.dtype, 0)["quadratic"](values.numel(), *limits, *arrays)
+        load("", numbers.dtype, 0)["quadratic"](values.numel(), *limits, *arrays)
         ctx.save_for_backward(numbers, errors, *slopes)
         ctx.definition = definition
         return values
@@ -79,7 +92,7 @@ _quadratic: Any = _Quadratic.apply
 
 
 @cache
-def _load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
+def load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     """The compiled functions by name.
 
     Raises:
@@ -93,4 +106,7 @@ def _load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
         functions[name].restype = None
         numbers = [ctypes.c_long, *[ctypes.c_double] * 3]
         functions[name].argtypes = numbers + [ctypes.c_void_p] * arrays
+    functions["eigenvalues"] = library.eigenvalues
+    functions["eigenvalues"].restype = None
+    functions["eigenvalues"].argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     return functions

@@ -50,6 +50,22 @@ static void diagonalise(double a[3][3], spectrum *out) {
   }
 }
 
+/* Of symmetric matrices (n, 3, 3), the largest first; in units of the largest entry inside. */
+void eigenvalues(long n, const double *matrices, double *out) {
+  for (long place = 0; place < n; place++, matrices += 9, out += 3) {
+    double a[3][3], unit = 0;
+    for (int i = 0; i < 9; i++) unit = fabs(matrices[i]) > unit ? fabs(matrices[i]) : unit;
+    for (int i = 0; i < 9; i++) a[i / 3][i % 3] = unit > 0 ? matrices[i] / unit : 0;
+    spectrum s;
+    diagonalise(a, &s);
+    const double x = s.values[0], y = s.values[1], z = s.values[2];
+    const double high = fmax(x, fmax(y, z)), low = fmin(x, fmin(y, z));
+    out[0] = unit * high;
+    out[1] = unit * fmax(fmin(x, y), fmin(fmax(x, y), z));
+    out[2] = unit * low;
+  }
+}
+
 static spectrum read_numbers(const real *given, double low, double high, double limit) {
   spectrum s;
   double square = 1e-12, m[5];

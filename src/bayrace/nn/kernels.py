@@ -14,6 +14,7 @@ from bayrace.nn import prebuilt
 from bayrace.nn.compiler import CompilerError, find_compiler, vector_bytes
 
 Kernel = Literal["auto", "plain", "fused"]
+_KERNELS: tuple[str, ...] = get_args(Kernel)
 
 DTYPES = {torch.float32: "float", torch.float64: "double"}
 
@@ -84,8 +85,8 @@ def chosen_kernel(kernel: Kernel) -> Kernel:
 
 def _from_environment() -> Kernel:
     name = os.environ.get("BAYRACE_KERNEL", "auto")
-    if name not in get_args(Kernel):
-        raise ValueError(f"BAYRACE_KERNEL={name!r}: choose one of {', '.join(get_args(Kernel))}")
+    if name not in _KERNELS:
+        raise ValueError(f"BAYRACE_KERNEL={name!r}: choose one of {', '.join(_KERNELS)}")
     return name  # type: ignore[return-value]
 
 

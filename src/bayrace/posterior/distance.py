@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
@@ -38,6 +39,7 @@ from bayrace.data.dataset import Dataset
 from bayrace.likelihood.robust import least_within
 from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
+from bayrace.nn.lengths import Lengths
 from bayrace.posterior.example import STEP, last_layer
 from bayrace.posterior.gaussian.last_layer import (
     LastLayer,
@@ -49,7 +51,6 @@ from bayrace.posterior.held_out import HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
     inverse_root,
-    latent_distance,
     training_features,
     whitened,
 )
@@ -138,7 +139,7 @@ class Distance:
 
     def distances(self, batch: GraphBatch, outputs: Outputs) -> Tensor:
         """m of every atom, (N,) float64 in the batch's order; 1 is the mean of the training."""
-        return latent_distance(self.centre, self.whitening, batch, hidden_features(outputs))
+        return self._from_training(hidden_features(outputs), batch.species_counts)
 
     def spread(
         self,
@@ -151,23 +152,34 @@ class Distance:
         stress: bool,
     ) -> EpistemicVariances:
         """Variances of the predictions `outputs`; None for what is not modelled."""
-        added, factor = pooled_features(outputs).double(), self.last.factor
-        distance = self.distances(batch, outputs)
-        excess = distance ** (self.energy_power - 1)
-        rigid = (structure_features(batch, added) @ factor).square().sum(-1)
-        energy = rigid * _mean(excess, batch)
-        atomic = (added @ factor).square().sum(-1) * excess if self.energy_modelled else None
-        if atomic is None:
-            energy = torch.full_like(energy, torch.nan)
+        added, distance = pooled_features(outputs), self.distances(batch, outputs)
+        atomic = None
+        if self.energy_modelled:
+            excess = distance ** (self.energy_power - 1)
+            rigid = self._rigidity(structure_features(batch, added))
+            energy = rigid * batch.averaged(excess)
+            atomic = self._rigidity(added) * excess
+        else:
+            energy = distance.new_full((batch.n_structures,), torch.nan)
         grown = distance**self.power
         covariance = virial = None
         if forces and self.forces_scale is not None:
             variance = self.forces_scale[batch.species] * grown
-            covariance = variance[:, None, None] * isotropic_covariance(3).to(variance)
+            covariance = variance[:, None, None] * isotropic_covariance(3, variance)
         if stress and self.stress_scale is not None:
-            level = self.stress_scale * _sum(grown, batch) / batch.volume.double().square()
-            virial = level[:, None, None] * isotropic_covariance(6).to(level)
+            level = self.stress_scale * batch.summed(grown) / batch.volume.double().square()
+            virial = level[:, None, None] * isotropic_covariance(6, level)
         return EpistemicVariances(energy, covariance, virial, atomic)
+
+    @cached_property
+    def _from_training(self) -> Lengths:
+        """m of every element as a function of φ."""
+        return Lengths(self.whitening, self.centre.contiguous())
+
+    @cached_property
+    def _rigidity(self) -> Lengths:
+        """The variance α² φᵀC⁻¹φ as a function of φ."""
+        return Lengths(self.last.factor.unsqueeze(0))
 
     def tensors(self) -> Params:
         """Mean weights, the rigidity of energies, and the features of training atoms."""
@@ -273,15 +285,6 @@ _REAL = torch.float64
 _GRID = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # of the regularisation, ascending
 _ENOUGH = 100  # structures that choose among them
 _FEW = 50  # as which fewer count: they would not contradict anything
-
-
-def _sum(values: Tensor, batch: GraphBatch) -> Tensor:
-    """Over the atoms of each structure, (S,)."""
-    return values.new_zeros(batch.n_structures).index_add(0, batch.structure_index, values)
-
-
-def _mean(values: Tensor, batch: GraphBatch) -> Tensor:
-    return _sum(values, batch) / batch.atom_counts()
 
 
 def _example(model: LinearModel, params: Params) -> Distance:

@@ -122,7 +122,7 @@ def _drawn(
 ) -> Tensor:
     """Vectors (n, d) about their means; `size` components share the weight λ."""
     if covariance is None:
-        covariance = isotropic_covariance(size).to(mean) * _over(float(size), weight)
+        covariance = isotropic_covariance(size, mean) * _over(float(size), weight)
     factor = torch.linalg.cholesky(covariance.double()).to(mean)
     noise: Tensor = (factor @ _normal(mean, stream).unsqueeze(-1)).squeeze(-1)
     return mean + noise / of_structure.sqrt().unsqueeze(-1)

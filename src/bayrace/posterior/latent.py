@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params
 from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset, edge_batches
@@ -31,16 +30,6 @@ class Seen(NamedTuple):
     total: Tensor  # (Z, D)
     square: Tensor  # (Z, D, D)
     structures: Tensor  # (D, D), Σ φφᵀ of whole structures
-
-
-def latent_distance(centre: Tensor, whitening: Tensor, batch: GraphBatch, hidden: Tensor) -> Tensor:
-    """|(φ - μ) @ whitening|² of atoms (N,) float64, by element; atoms are sorted by it."""
-    features = torch.split(hidden.double(), list(batch.species_counts))
-    parts = [
-        ((each - mean) @ white).square().sum(-1)
-        for each, mean, white in zip(features, centre, whitening, strict=True)
-    ]
-    return torch.cat(parts)
 
 
 def training_features(

@@ -192,8 +192,11 @@ class Potential:
         """Predict a batch of this potential's dtype and device, in file order; calibrated."""
         prediction = predict(self.predictive, batch, stress=stress, uncertainty=uncertainty)
         if uncertainty != "none":
-            numbers = torch.tensor(self.elements, device=batch.species.device)[batch.species]
-            prediction = self._finished(prediction, numbers[batch.file_order], calibrated=True)
+            numbers = None
+            if self.calibration is not None and self.calibration.by_element:
+                known = torch.tensor(self.elements, device=batch.species.device)
+                numbers = known[batch.species[batch.file_order]]
+            prediction = self._finished(prediction, numbers, calibrated=True)
         return self._checked(prediction, uncertainty, batch.volume.isfinite())
 
     def _checked(
@@ -206,18 +209,24 @@ class Potential:
         )
 
     def _finished(
-        self, prediction: Prediction, numbers: Tensor | NDArray[np.int64], calibrated: bool
+        self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None, calibrated: bool
     ) -> Prediction:
         """With the noise that only the posterior knows, and calibrated."""
-        if isinstance(self.posterior, Noisy):
-            prediction = with_label_noise(prediction, self.posterior.label_noise())
-        if isinstance(self.posterior, NoiseScaled):
-            prediction = with_scaled_noise(prediction, self.posterior.noise_scale())
+        noise, factors = self._posterior_noise
+        prediction = with_label_noise(prediction, noise) if noise else prediction
+        prediction = with_scaled_noise(prediction, factors) if factors else prediction
         if self.calibration is None or not calibrated:
             return prediction
         return self.calibration.apply(prediction, numbers)
 
-    @property
+    @cached_property
+    def _posterior_noise(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """σ of the labels, and factors of the variances that the network predicts, by quantity."""
+        of = self.posterior
+        noise = of.label_noise() if isinstance(of, Noisy) else {}
+        return noise, of.noise_scale() if isinstance(of, NoiseScaled) else {}
+
+    @cached_property
     def predictive(self) -> Predictive:
         """What predictions are made with, before they are calibrated."""
         closed = self.posterior if isinstance(self.posterior, ClosedForm) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,80 +21,104 @@ from bayrace.nn.covariance import isotropic_covariance
 
 
 def mixture(
-    values: Mapping[str, Tensor], batch: GraphBatch, references: Tensor, *, mean: bool = False
+    values: Mapping[str, Tensor],
+    batch: GraphBatch,
+    references: Tensor,
+    *,
+    mean: bool = False,
+    spread: EpistemicVariances | None = None,
 ) -> Prediction:
     """Moments over members and file order; `values` are (M, ...) float64 in batch order.
 
     `references` are energies of the elements, (Z,) or, where members differ in them, (M, Z). With
-    `mean` they are averaged over atoms, as the target is.
+    `mean` they are averaged over atoms, as the target is. The epistemic part is that of the
+    members, or `spread` where a closed form knows it: nan for what it did not compute.
     """
     order = batch.file_order
     added = references.to(batch.species.device)[..., batch.species]
     if mean:
         added = added / batch.atom_counts()[batch.structure_index]
     atomic = values["atomic"] + added
-    energy = atomic.new_zeros(atomic.shape[0], batch.n_structures)
-    energy.index_add_(1, batch.structure_index, atomic)  # float64, unlike the model's own sum
-    forces = _moments(values["forces"], values.get("forces_noise"))
-    stress = values.get("stress")
+    energy = batch.summed(atomic.mT).mT  # (M, S), float64 unlike the model's own sum
+    known = _among(values, energy, atomic) if spread is None else _given(values, spread)
+    forces = _moments(values["forces"], values.get("forces_noise"), known.forces)
+    stress = None
+    if "stress" in values and known.stress is not None:
+        stress = _moments(values["stress"], values.get("stress_noise"), known.stress)
     return Prediction(
-        energy=_scalar_moments(energy, values.get("energy_noise")),
+        energy=_moments(energy, values.get("energy_noise"), known.energy),
         forces=Uncertain(
             forces.mean[order],
             forces.aleatoric[order],
             forces.epistemic[order],
-            log_aleatoric=None if forces.log_aleatoric is None else forces.log_aleatoric[order],
+            mean_log=None if forces.mean_log is None else forces.mean_log[order],
         ),
-        stress=None if stress is None else _moments(stress, values.get("stress_noise")),
-        atomic_energy=atomic.mean(0)[order],
+        stress=stress,
+        atomic_energy=_mean(atomic)[order],
         structure_index=batch.structure_index[order],
-        atomic_epistemic=None if len(atomic) == 1 else atomic.var(0, correction=0)[order],
+        atomic_epistemic=None if known.atomic is None else known.atomic[order],
     )
 
 
-def _scalar_moments(values: Tensor, noise_variance: Tensor | None) -> Uncertain:
-    """Moments of scalars (M, n); variances (n,)."""
-    mean = values[0] if len(values) == 1 else values.mean(0)
-    epistemic = (values - mean).square().mean(0)
-    if noise_variance is None:
-        return Uncertain(mean, torch.zeros_like(mean), epistemic)
-    log = noise_variance.log().mean(0)
-    return Uncertain(mean, noise_variance.mean(0), epistemic, log_aleatoric=log)
+class _Epistemic(NamedTuple):
+    """Variances and covariances of ignorance in batch order, float64."""
+
+    energy: Tensor  # (S,)
+    forces: Tensor  # (N, 3, 3)
+    stress: Tensor | None  # (S, 6, 6)
+    atomic: Tensor | None  # (N,)
 
 
-def _moments(values: Tensor, noise_covariance: Tensor | None) -> Uncertain:
-    """Moments of vectors (M, n, d); covariances (n, d, d)."""
+def _among(values: Mapping[str, Tensor], energy: Tensor, atomic: Tensor) -> _Epistemic:
+    """How members differ."""
+    stress = values.get("stress")
+    return _Epistemic(
+        (energy - _mean(energy)).square().mean(0),
+        _scatter(values["forces"]),
+        None if stress is None else _scatter(stress),
+        None if len(atomic) == 1 else atomic.var(0, correction=0),
+    )
+
+
+def _scatter(values: Tensor) -> Tensor:
+    """Covariances (n, d, d) of vectors (M, n, d)."""
     if len(values) == 1:  # one member agrees with itself; what is nan stays so
-        mean = values[0]
-        epistemic = (mean - mean).unsqueeze(-1).repeat(1, 1, values.shape[-1])
-    else:
-        mean = values.mean(0)
-        deviation = values - mean
-        epistemic = torch.einsum("mni,mnj->nij", deviation, deviation) / values.shape[0]
-    if noise_covariance is None:
-        return Uncertain(mean, torch.zeros_like(epistemic), epistemic)
-    log = log_determinant(noise_covariance).mean(0)
-    return Uncertain(mean, noise_covariance.mean(0), epistemic, log_aleatoric=log)
+        return (values[0] - values[0]).unsqueeze(-1).repeat(1, 1, values.shape[-1])
+    deviation = values - values.mean(0)
+    return torch.einsum("mni,mnj->nij", deviation, deviation) / values.shape[0]
 
 
-def with_spread(
-    prediction: Prediction, spread: EpistemicVariances, batch: GraphBatch
-) -> Prediction:
-    """The same means with the epistemic part of a closed form; nan where it was not computed."""
-    order, stress = batch.file_order, prediction.stress
-    forces = None if spread.forces is None else spread.forces[order]
-    return replace(
-        prediction,
-        energy=replace(prediction.energy, epistemic=spread.energy.double()),
-        forces=_replaced(prediction.forces, forces),
-        stress=None if stress is None else _replaced(stress, spread.stress),
-        atomic_epistemic=None if spread.atomic is None else spread.atomic[order].double(),
+def _given(values: Mapping[str, Tensor], spread: EpistemicVariances) -> _Epistemic:
+    """What a closed form says; nan where it says nothing."""
+    forces, stress = (
+        value.double() if value is not None else _unknown(values.get(name))
+        for name, value in (("forces", spread.forces), ("stress", spread.stress))
     )
+    assert forces is not None  # every model has them, if only nan
+    atomic = None if spread.atomic is None else spread.atomic.double()
+    return _Epistemic(spread.energy.double(), forces, stress, atomic)
 
 
-def _replaced(value: Uncertain, epistemic: Tensor | None) -> Uncertain:
-    unknown = torch.full_like(value.epistemic, torch.nan)
-    return replace(value, epistemic=unknown if epistemic is None else epistemic.double())
+def _unknown(values: Tensor | None) -> Tensor | None:
+    """Covariances nan of vectors (1, n, d), (n, d, d); None without vectors."""
+    if values is None:
+        return None
+    return values.new_full((*values.shape[1:], values.shape[-1]), torch.nan)
+
+
+def _mean(values: Tensor) -> Tensor:
+    """Over members."""
+    return values[0] if len(values) == 1 else values.mean(0)
+
+
+def _moments(values: Tensor, noise: Tensor | None, epistemic: Tensor) -> Uncertain:
+    """Moments of scalars (M, n) with variances (n,), or of vectors (M, n, d) with (n, d, d)."""
+    if noise is None:
+        return Uncertain(_mean(values), torch.zeros_like(epistemic), epistemic)
+    log = None
+    if len(noise) > 1:
+        log = (noise.log() if noise.ndim == values.ndim else log_determinant(noise)).mean(0)
+    return Uncertain(_mean(values), _mean(noise), epistemic, mean_log=log)
 
 
 def concatenate(predictions: Sequence[Prediction]) -> Prediction:
@@ -124,11 +148,9 @@ def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Pred
         if value is None:
             continue
         scalar = value.aleatoric.shape == value.mean.shape
-        unit = 1.0 if scalar else isotropic_covariance(value.mean.shape[-1]).to(value.mean)
-        noise_variance = value.aleatoric + std**2 * unit
+        unit = 1.0 if scalar else isotropic_covariance(value.mean.shape[-1], value.mean)
         # all samples share it, where it is the only noise
-        log = noise_variance.log() if scalar else log_determinant(noise_variance)
-        changes[name] = replace(value, aleatoric=noise_variance, log_aleatoric=log)
+        changes[name] = replace(value, aleatoric=value.aleatoric + std**2 * unit, mean_log=None)
     return replace(prediction, **changes)
 
 
@@ -137,20 +159,24 @@ def with_scaled_noise(prediction: Prediction, factors: Mapping[str, float]) -> P
     changes: dict[str, Any] = {}
     for name, factor in factors.items():
         value: Uncertain | None = getattr(prediction, name)
-        if value is None or value.log_aleatoric is None:  # no noise is predicted
+        if value is None:
             continue
-        components = 1 if value.aleatoric.shape == value.mean.shape else value.mean.shape[-1]
-        log = value.log_aleatoric + components * math.log(factor) if factor else None
-        changes[name] = replace(value, aleatoric=value.aleatoric * factor, log_aleatoric=log)
+        log = value.mean_log
+        if log is not None:
+            scalar = value.aleatoric.shape == value.mean.shape
+            components = 1 if scalar else value.mean.shape[-1]
+            log = log + components * math.log(factor) if factor else None
+        noise = value.aleatoric * factor
+        changes[name] = Uncertain(value.mean, noise, value.epistemic, value.shape, log)
     return replace(prediction, **changes)
 
 
 def _join(parts: Sequence[Uncertain]) -> Uncertain:
-    logs = [part.log_aleatoric for part in parts if part.log_aleatoric is not None]
+    averaged = any(part.mean_log is not None for part in parts)
     return Uncertain(
         torch.cat([part.mean for part in parts]),
         torch.cat([part.aleatoric for part in parts]),
         torch.cat([part.epistemic for part in parts]),
         parts[0].shape,
-        torch.cat(logs) if len(logs) == len(parts) else None,
+        torch.cat([part.log_aleatoric for part in parts]) if averaged else None,
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -19,8 +20,8 @@ from bayrace.core.protocols import ClosedForm, Differentiated, Model, SideBySide
 from bayrace.core.target import target_of
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
-from bayrace.models.noise import Lambdas, noise, noise_spec_of
-from bayrace.predict.moments import mixture, with_spread
+from bayrace.models.noise import Lambdas, NoiseSpec, noise, noise_spec_of
+from bayrace.predict.moments import mixture
 from bayrace.predict.parts import evaluate_large
 
 References = Mapping[int, float] | Tensor
@@ -43,6 +44,32 @@ class Predictive:
     lambdas: Lambdas  # weights of the loss, which scale the noise
     closed: ClosedForm | None = None  # knows the epistemic part itself; the one member is its mean
 
+    @cached_property
+    def first(self) -> Params:
+        """The weights of the first member, which may be the only one."""
+        return {name: value[0] for name, value in self.members.items()}
+
+    @cached_property
+    def count(self) -> int:
+        """How many members there are."""
+        return next(iter(self.members.values())).shape[0]
+
+    @cached_property
+    def side_by_side(self) -> bool:
+        """Whether members are evaluated as one batch."""
+        model = self.model
+        return isinstance(model, SideBySide) and model.side_by_side(self.members)
+
+    @cached_property
+    def noise(self) -> NoiseSpec:
+        """What the heads of the model mean."""
+        return noise_spec_of(self.model)
+
+    @cached_property
+    def origin(self) -> Tensor:
+        """Energies of isolated atoms in the order of the elements."""
+        return reference_tensor(self.references, self.model.elements)
+
 
 def predict(
     source: Predictive,
@@ -58,30 +85,34 @@ def predict(
     None). For "energy" a closed form leaves the variances of forces and stress nan, which may be
     much cheaper. With "none" all variances are zero.
     """
-    model, members, lambdas, closed = source.model, source.members, source.lambdas, source.closed
+    model, members, closed = source.model, source.members, source.closed
+    mean_pooled = target_of(model).pooling == "mean"
 
     def one(params: Params, graph: GraphBatch = batch) -> dict[str, Tensor]:
         outputs = evaluate_large(model, params, graph, stress=stress)
-        return _values(model, outputs, graph, None if uncertainty == "none" else lambdas)
+        return _values(source, outputs, graph, noisy=uncertainty != "none")
 
-    origin = reference_tensor(source.references, model.elements)
-    mean_pooled = target_of(model).pooling == "mean"
     with torch.no_grad():
-        if closed is None or uncertainty == "none":
-            if isinstance(model, SideBySide) and model.side_by_side(members):
-                values = _side_by_side(
-                    one, members, batch, chunk_size, compiled=_quick(model, batch)
-                )
-            else:
-                values = _over_members(one, members, chunk_size)
-            return mixture(values, batch, origin, mean=mean_pooled)
-        mean = {name: value[0] for name, value in members.items()}
-        outputs = evaluate_large(model, mean, batch, stress=stress)
-        values = _values(model, outputs, batch, lambdas)
-        single = {name: value.double().unsqueeze(0) for name, value in values.items()}
-        full = uncertainty == "full"
-        spread = closed.spread(model, mean, batch, outputs, forces=full, stress=full and stress)
-        return with_spread(mixture(single, batch, origin, mean=mean_pooled), spread, batch)
+        spread = None
+        if closed is not None and uncertainty != "none":
+            outputs = evaluate_large(model, source.first, batch, stress=stress)
+            values = _alone(_values(source, outputs, batch, noisy=True))
+            spread = closed.spread(
+                model,
+                source.first,
+                batch,
+                outputs,
+                forces=uncertainty == "full",
+                stress=stress and uncertainty == "full",
+            )
+        elif source.count == 1:
+            values = _alone(one(source.first))
+        elif source.side_by_side:
+            values = _side_by_side(one, members, batch, chunk_size, compiled=_quick(model, batch))
+        else:
+            stacked: Params = torch.func.vmap(one, chunk_size=chunk_size)(members)
+            values = {name: value.double() for name, value in stacked.items()}
+        return mixture(values, batch, source.origin, mean=mean_pooled, spread=spread)
 
 
 def predict_frames(
@@ -140,8 +171,9 @@ def refuse_not_finite(
         "covariance of the force": prediction.forces.total if uncertainty == "full" else None,
     }
     for name, value in parts.items():
-        absent = value is None or ("variance" in name and bool(value.isnan().all()))
-        if value is not None and not absent and not bool(torch.isfinite(value).all()):
+        if value is None or bool(torch.isfinite(value).all()):
+            continue
+        if "variance" not in name or not bool(value.isnan().all()):
             finite = torch.isfinite(value).reshape(len(value), -1).all(1)
             place = int(finite.logical_not().nonzero()[0, 0])
             of = "atom" if "force" in name else "structure"
@@ -166,15 +198,14 @@ def reference_tensor(references: References, elements: tuple[int, ...]) -> Tenso
 
 
 def _values(
-    model: Model, outputs: Outputs, batch: GraphBatch, lambdas: Lambdas | None
+    source: Predictive, outputs: Outputs, batch: GraphBatch, *, noisy: bool
 ) -> dict[str, Tensor]:
-    """Means and, with `lambdas`, noise variances of one weight sample, by name."""
+    """Means and, if `noisy`, noise variances of one weight sample, by name."""
     values = {"atomic": outputs.atomic_energy, "forces": outputs.forces}
     if outputs.stress is not None:
         values["stress"] = outputs.stress
-    heads = noise_spec_of(model)
-    if lambdas is not None and heads.kind != "none":
-        spread = noise(outputs, batch, heads, lambdas)._asdict()
+    if noisy and source.noise.kind != "none":
+        spread = noise(outputs, batch, source.noise, source.lambdas)._asdict()
         values |= {f"{name}_noise": value for name, value in spread.items() if value is not None}
     return values
 
@@ -186,16 +217,9 @@ def _quick(model: Model, batch: GraphBatch) -> bool:
     return target_of(model).is_energy and model.quick(batch.positions.dtype)
 
 
-def _over_members(
-    one: Callable[[Params], dict[str, Tensor]], members: Params, chunk_size: int | None
-) -> dict[str, Tensor]:
-    """Outputs of every member stacked (M, ...), in float64."""
-    count = next(iter(members.values())).shape[0]
-    if count == 1:  # vmap would only add overhead
-        values = one({name: value[0] for name, value in members.items()})
-        return {name: value.double().unsqueeze(0) for name, value in values.items()}
-    stacked: dict[str, Tensor] = torch.func.vmap(one, chunk_size=chunk_size)(members)
-    return {name: value.double() for name, value in stacked.items()}
+def _alone(values: Params) -> dict[str, Tensor]:
+    """Outputs of the only member as those of one, (1, ...), in float64."""
+    return {name: value.double().unsqueeze(0) for name, value in values.items()}
 
 
 def _side_by_side(

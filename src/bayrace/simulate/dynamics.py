@@ -25,14 +25,12 @@ from ase.md.verlet import VelocityVerlet
 
 from bayrace.core.protocols import ClosedForm
 from bayrace.data.distances import Gap
-from bayrace.data.frame import Frame, frame_from_atoms, frame_to_atoms
+from bayrace.data.frame import Frame, frame_to_atoms
 from bayrace.deploy.ase import Calculator
 from bayrace.potential.potential import Potential
 from bayrace.simulate.bias import BiasedCalculator
 from bayrace.simulate.explosion import HOTTEST, has_company, in_pieces, remedy, too_hot
 from bayrace.simulate.stop import Risk, StopRule
-
-_PIECES = 10  # looks between searches for lost atoms, which take a neighbour list each
 
 
 class ExplodedError(ValueError):
@@ -155,7 +153,7 @@ def simulate(
     if potential.calibration is not None and potential.calibration.forces is not None:
         shape = potential.calibration.forces.shape
     reach = potential.model.cutoff
-    company = has_company(start, reach)
+    company = has_company(len(atoms), watch.neighbours.pairs()[0])
     try:
         for _ in dynamics.irun(settings.steps):
             step = dynamics.nsteps
@@ -164,13 +162,12 @@ def simulate(
             watch.get_property("forces", atoms)
             covariance = watch.results["forces_covariance"]
             risk = None if rule is None else rule.risk(covariance, shape)
-            gap = None
+            gap, (ends, lengths) = None, watch.neighbours.pairs()
             if potential.distances is not None:
-                gap = potential.distances.gap_among(atoms.numbers, *watch.neighbours.pairs())
+                gap = potential.distances.gap_among(atoms.numbers, ends, lengths)
             look = _look(atoms, watch.results, step, settings, risk, gap, rule)
             wrong = too_hot(look.temperature, settings.temperature)
-            if step % (_PIECES * settings.uncertainty_every) == 0 or step == settings.steps:
-                wrong = wrong or in_pieces(frame_from_atoms(atoms, keys=None), company, reach)
+            wrong = wrong or in_pieces(has_company(len(atoms), ends), company, reach)
             if wrong:
                 raise ValueError(wrong)
             yield look

@@ -9,18 +9,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bayrace.data.frame import Frame
-from bayrace.data.neighbours import neighbour_list
-
 TOO_HOT = 20.0  # times the temperature that was asked for
 HOTTEST = 1e5  # K; 9 eV for each atom, where there are no bonds to be learnt
 USUAL_STEP = 2.0  # fs; longer ones fail with most atoms
 
 
-def has_company(frame: Frame, reach: float) -> npt.NDArray[np.bool_]:
-    """(n,) whether an atom has another one closer than `reach`, Å."""
-    edges, _ = neighbour_list(frame.positions, frame.cell, frame.pbc, reach)
-    return np.isin(np.arange(len(frame.numbers)), edges[0])
+def has_company(n_atoms: int, pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """(n,) whether an atom is in one of the pairs (2, p) of neighbours."""
+    company = np.zeros(n_atoms, dtype=np.bool_)
+    company[pairs] = True
+    return company
 
 
 def too_hot(temperature: float, asked: float) -> str | None:
@@ -30,9 +28,11 @@ def too_hot(temperature: float, asked: float) -> str | None:
     return f"the temperature is {temperature:.3g} K, atoms fly apart"
 
 
-def in_pieces(frame: Frame, before: npt.NDArray[np.bool_], reach: float) -> str | None:
-    """What is wrong if most atoms that had company `before` have lost all of it."""
-    lost = before & ~has_company(frame, reach)
+def in_pieces(
+    now: npt.NDArray[np.bool_], before: npt.NDArray[np.bool_], reach: float
+) -> str | None:
+    """What is wrong if most atoms that had company `before`, within `reach` Å, have none `now`."""
+    lost = before & ~now
     if not before.any() or 2 * lost.sum() <= before.sum():
         return None
     return (

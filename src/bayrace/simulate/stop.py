@@ -29,6 +29,7 @@ from scipy import special
 
 from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
+from bayrace.nn.exponentials import eigenvalues
 
 if TYPE_CHECKING:
     from bayrace.potential.potential import Potential
@@ -40,8 +41,9 @@ Tail = Callable[[Array], Array]
 Action = Literal["stop", "warn", "record"]
 OverAtoms = Literal["any", "max"]
 
-_FINE, _COARSE = (48, 64), (8, 6)  # nodes in cos θ, intervals in φ
-_ROUND = 1.5  # largest eigenvalue over the least for which the coarse average is exact to 1e-8
+_GRIDS = ((1.5, (8, 6)), (3.0, (12, 10)), (10.0, (16, 16)), (math.inf, (48, 64)))
+"""Nodes in cos θ and intervals in φ by the largest ratio of eigenvalues for which their average of
+the Gaussian tail is exact to 1e-7 of itself, above `_NEGLIGIBLE`."""
 _NEGLIGIBLE = 1e-9  # an atom below it is given its upper bound
 
 
@@ -103,7 +105,12 @@ class StopRule:
 
     def risk(self, covariance: Array, shape: ErrorDistribution | None = None) -> Risk:
         """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""
-        single = exceedance(covariance, self.max_force_error, shape=shape)
+        _refuse_unknown(covariance)
+        return self.risk_of(eigenvalues(covariance), shape)
+
+    def risk_of(self, values: Array, shape: ErrorDistribution | None = None) -> Risk:
+        """The same from eigenvalues (n, 3) of the covariances, the largest first."""
+        single = _exceedance(values, self.max_force_error, shape)
         worst = int(np.argmax(single))
         if self.over_atoms == "max":
             return Risk(float(single[worst]), worst)
@@ -121,20 +128,34 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
 
     Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
     """
+    _refuse_unknown(covariance)
+    return _exceedance(eigenvalues(covariance), error, shape)
+
+
+def _refuse_unknown(covariance: Array) -> None:
     if not np.isfinite(covariance).all():
         raise ValueError(
             "force covariances are not finite: either the simulation has blown up, or only the "
             'uncertainty of the energy was asked for; use uncertainty="full"'
         )
+
+
+def _exceedance(values: Array, error: float, shape: ErrorDistribution | None) -> Array:
+    """P(|e| > error) from eigenvalues (n, 3), the largest first: (n,)."""
     tail = gaussian_tail if shape is None else radial_tail(shape)
-    values = np.linalg.eigvalsh(covariance)[:, ::-1].clip(min=0.0)  # (n, 3), largest first
-    with np.errstate(divide="ignore"):
+    grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
+    values = values.clip(min=0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
         result = tail(error / np.sqrt(values[:, 0]))
-    close = result > _NEGLIGIBLE
-    nearly = values[:, 0] <= _ROUND * values[:, 2]
-    for chosen, nodes in ((close & nearly, _COARSE), (close & ~nearly, _FINE)):
-        if chosen.any():
-            result[chosen] = _sphere_average(values[chosen], error, tail, nodes)
+        left = np.flatnonzero(result > _NEGLIGIBLE)
+        ratio = values[left, 0] / values[left, 2]
+        for most, nodes in grids:
+            if not len(left):
+                break
+            here = ratio <= most
+            chosen, left, ratio = left[here], left[~here], ratio[~here]
+            if len(chosen):
+                result[chosen] = _sphere_average(values[chosen], error, tail, nodes)
     return result
 
 
@@ -200,13 +221,11 @@ def _rises(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float
 def _sphere_average(values: Array, error: float, tail: Tail, nodes: tuple[int, int]) -> Array:
     """⟨S(x / √(Σ λᵢ uᵢ²))⟩ over the sphere, (n,), for eigenvalues (n, 3)."""
     squares, weights = _octant(*nodes)
-    length = np.sqrt(values @ squares.T)
-    with np.errstate(divide="ignore"):
-        average: Array = tail(error / length) @ weights
+    average: Array = tail(error / np.sqrt(values @ squares.T)) @ weights
     return average
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=len(_GRIDS))
 def _octant(polar_nodes: int, intervals: int) -> tuple[Array, Array]:
     """Squared components (k, 3) of unit vectors, and weights (k,) that average over the sphere.
 

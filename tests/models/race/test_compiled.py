@@ -221,3 +221,40 @@ def test_options_it_does_not_know_take_the_operators() -> None:
         model = Race(spec_of(**changes), kernel="auto")
         params = model.init(0, dtype=torch.float64)
         assert model.derivatives(params, batch_of(model, torch.float64)) is None
+
+
+def test_weights_that_change_are_not_taken_for_the_old_ones() -> None:
+    """Transposed matrices are kept for weights that stay, not for changed or freed ones."""
+    model = Race(SPECS["all parts"], kernel="auto")
+    batch = batch_of(model, torch.float64)
+    written = model.compiled.program(torch.float64, folded=True, learning=False)
+    assert written is not None
+    assert written.turned
+
+    def forces(params: Params) -> Tensor:
+        with torch.no_grad():
+            return evaluate(model, params, batch).forces
+
+    def anew(params: Params) -> Tensor:
+        written.kept.clear()
+        return forces(params)
+
+    params = model.fold(model.init(0, dtype=torch.float64))
+    first = forces(params)
+    assert torch.equal(forces(params), first)
+    assert len(written.kept) == 1
+    for value in params.values():
+        value.mul_(1.1)
+    found = forces(params)
+    assert not torch.equal(found, first)
+    assert torch.equal(found, anew(params))
+    for seed in range(12):  # each may get the memory of one before
+        params = model.fold(model.init(seed, dtype=torch.float64))
+        found = forces(params)
+        assert len(written.kept) <= 4
+        assert torch.equal(found, anew(params))
+    with torch.inference_mode():
+        unknown = {name: value.clone() for name, value in params.items()}
+        written.kept.clear()
+        assert torch.equal(evaluate(model, unknown, batch).forces, found)
+        assert not written.kept

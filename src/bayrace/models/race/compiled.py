@@ -8,7 +8,7 @@ PyTorch sees one operation. Networks and batches that the program does not know 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Params
 from bayrace.models.derivatives import strained
+from bayrace.models.race.arrays import Turned, empty_results, first_copy, identity
 from bayrace.models.race.radial import TABLE
 from bayrace.models.race.readout import Readout, hidden_factor
 from bayrace.models.race.spec import RaceSpec
@@ -29,7 +30,9 @@ from bayrace.nn.program.operations import GeometryBack
 from bayrace.nn.program.tape import Value
 from bayrace.nn.tables import inside_transforms
 
-_SHARED, _ENERGY, _GRADIENTS = range(3)  # parts of a program: geometry, all results, their reverse
+# parts of a program: geometry, all results, their reverse, and matrices turned beforehand
+_SHARED, _ENERGY, _GRADIENTS, _TURNED = range(4)
+_KEPT = 4  # sets of weights whose turned matrices are kept
 
 
 class Results(NamedTuple):
@@ -134,13 +137,16 @@ class _Written:
     results: tuple[Value, ...]
     cotangents: tuple[Value, ...]  # of numbers, gradient and virial
     gradients: Mapping[str, Value]  # of the parameters
+    turned: tuple[Value, ...]  # transposed matrices of weights that do not change
+    kept: list[Turned] = field(default_factory=list)
 
     def evaluate(self, params: Params, batch: GraphBatch, members: int = 1) -> tuple[Results, _Run]:
         """Run all but the last part, once for each member."""
-        batch = batch if members == 1 else _first_copy(batch, members)
+        batch = batch if members == 1 else first_copy(batch, members)
         weights = {self.params[name]: params[name].detach().contiguous() for name in self.params}
+        weights |= self._turned(weights, members)
         known = weights | self._graph(batch)
-        results = _empty(self.results, batch, members)
+        results = empty_results(self.results, batch, members)
         given = known | dict(zip(self.results, results, strict=True))
         table = self.program.table(given)
         sizes = Sizes(
@@ -151,17 +157,41 @@ class _Written:
             structures=batch.n_structures,
         )
         shared = self.program.run(_SHARED, table, sizes)
-        onward = np.zeros_like(table)
-        if members > 1:
-            own = {**weights, **dict(zip(self.results, results, strict=True))}
-            del own[self.results[2]]
-            for value, tensor in own.items():
-                onward[self.program.given[value]] = tensor.nbytes // members
-        memory = self.program.run(_ENERGY, table, sizes, onward=[onward] * (members - 1))
+        own = {**weights, **dict(zip(self.results, results, strict=True))}
+        del own[self.results[2]]
+        memory = self.program.run(_ENERGY, table, sizes, onward=self._onward(own, members))
         numbers, hidden, repulsion, gradient, virial = results
         repeated = repulsion if members == 1 else repulsion.repeat(members)
         found = Results(numbers, hidden, repeated, gradient, virial)
         return found, _Run(table, sizes, (known, shared, memory))
+
+    def _turned(self, weights: Mapping[Value, Tensor], members: int) -> dict[Value, Tensor]:
+        """The transposed matrices, made once for the same weights."""
+        if not self.turned:
+            return {}
+        key = identity(weights.values())
+        for known in self.kept:
+            if key is not None and known.key == key:
+                return known.found
+        found = {
+            value: torch.empty(members * value.numbers, dtype=self.program.dtype)
+            for value in self.turned
+        }
+        arrays = {**weights, **found}
+        table, onward = self.program.table(arrays), self._onward(arrays, members)
+        self.program.run(_TURNED, table, Sizes(1, 0, 0, 0, 0), onward=onward)
+        if key is not None:
+            self.kept[:] = [*self.kept, Turned(key, tuple(weights.values()), found)][-_KEPT:]
+        return found
+
+    def _onward(self, own: Mapping[Value, Tensor], members: int) -> list[Integers]:
+        """How far addresses move from each member to the next: those of arrays that it owns."""
+        if members == 1:
+            return []
+        distances = np.zeros(self.program.places, dtype=np.int64)
+        for value, tensor in own.items():
+            distances[self.program.given[value]] = tensor.nbytes // members
+        return [distances] * (members - 1)
 
     def reverse(self, run: _Run, cotangents: Iterable[Tensor]) -> dict[str, Tensor]:
         """Gradients of the parameters by name; run the last part."""
@@ -199,41 +229,6 @@ class _Written:
         }
 
 
-def _empty(values: tuple[Value, ...], batch: GraphBatch, members: int) -> list[Tensor]:
-    """Arrays for the results: those of members one after another, but for the repulsion."""
-    numbers, hidden, _, _, _ = values
-    like, atoms = batch.positions, members * batch.n_atoms
-    return [
-        like.new_empty((atoms, numbers.width)),
-        like.new_empty((atoms, hidden.width)),
-        like.new_empty(batch.n_atoms),
-        like.new_empty((atoms, 3)),
-        like.new_empty((members * batch.n_structures, 3, 3)),
-    ]
-
-
-def _first_copy(batch: GraphBatch, members: int) -> GraphBatch:
-    """The batch that was repeated."""
-    atoms, structures = batch.n_atoms // members, batch.n_structures // members
-    first_edge = batch.first_edge[: atoms + 1]
-    edges = int(first_edge[-1])
-    return GraphBatch(
-        species=batch.species[:atoms],
-        positions=batch.positions[:atoms],
-        cell=batch.cell[:structures],
-        volume=batch.volume[:structures],
-        edges=batch.edges[:, :edges],
-        shifts=batch.shifts[:edges],
-        structure_index=batch.structure_index[:atoms],
-        first_edge=first_edge,
-        reverse=batch.reverse[:edges],
-        pair=batch.pair[:edges],
-        pair_edges=batch.pair_edges[:, : edges // 2],
-        file_order=batch.file_order[:atoms],
-        species_counts=batch.species_counts[: len(batch.species_counts) // members],
-    )
-
-
 def _written(spec: RaceSpec, dtype: torch.dtype, folded: bool, learning: bool) -> _Written:
     """Write the network down and compile it.
 
@@ -254,12 +249,16 @@ def _written(spec: RaceSpec, dtype: torch.dtype, folded: bool, learning: bool) -
         seeds = dict(zip(differentiable, cotangents, strict=True))
         found = tape.differentiate(seeds, wanted, learning=True)
         gradients = {name: found[value] for name, value in writer.params.items() if value in found}
-    parts = [first[: writer.shared], first[writer.shared :], tape.steps[len(first) :]]
+    own = set() if learning else set(writer.params.values())
+    turns = [step for step in first if step.name == "turn" and own.issuperset(step.inputs)]
+    rest = [step for step in first[writer.shared :] if step not in turns]
+    turned = tuple(value for step in turns for value in step.outputs if value is not None)
+    parts = [first[: writer.shared], rest, tape.steps[len(first) :], turns]
     graph = [value for value in writer.graph if value is not None and value.constant is None]
     given = [*writer.params.values(), *graph, writer.whole, writer.by_element, *results]
-    given += [*cotangents, *gradients.values()]
+    given += [*cotangents, *gradients.values(), *turned]
     program = Program(parts, given, dtype)
-    return _Written(program, writer, writer.params, results, cotangents, gradients)
+    return _Written(program, writer, writer.params, results, cotangents, gradients, turned)
 
 
 class _Evaluate(torch.autograd.Function):

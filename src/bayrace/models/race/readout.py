@@ -16,7 +16,7 @@ from bayrace.models.race.layout import QUADRUPOLE_CHANNELS, LayerLayout, head_co
 from bayrace.models.race.maps import split
 from bayrace.models.race.pooling import pool, read_vectors
 from bayrace.models.race.spec import RaceSpec
-from bayrace.nn.covariance import STRESS_NUMBERS, shift_log_scale
+from bayrace.nn.covariance import shift_log_scale
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR
 from bayrace.nn.linear import atomwise
 from bayrace.nn.radial import silu
@@ -88,7 +88,7 @@ def heads_from(
     if known is not None:
         per_atom = per_atom + known
     per_atom, share = pool(spec, per_atom, vectors, batch)
-    energy = per_atom.new_zeros(batch.n_structures).index_add(0, batch.structure_index, per_atom)
+    energy = batch.summed(per_atom)
     if noise.kind == "none":
         return Heads(energy, per_atom, None, None, None, hidden, share)
     if noise.kind == "shallow":
@@ -104,9 +104,7 @@ def heads_from(
     forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
     stress_head = None
     if noise.stress:
-        zero = heads.new_zeros(batch.n_structures, STRESS_NUMBERS[noise.covariance])
-        summed = zero.index_add(0, batch.structure_index, heads[:, order.stress])
-        mean = summed / batch.atom_counts().unsqueeze(-1)
+        mean = batch.averaged(heads[:, order.stress])
         stress_head = shift_log_scale(mean, level, noise.covariance)
     return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden, share)
 

@@ -91,6 +91,11 @@ class Program:
             for memory in self._memory
         ]
 
+    @property
+    def places(self) -> int:
+        """How many arrays a table has."""
+        return len(self._places)
+
     def table(self, given: Mapping[Value, Tensor]) -> Integers:
         """Addresses of all arrays, those of a caller filled in."""
         table = np.zeros(len(self._places), dtype=np.int64)

@@ -75,13 +75,15 @@ typedef struct {
 
 static inline void tile(int rows, int vectors, const real **from, real **to, const real *w,
                         long depth, long stride, real scale, long add) {
-  if (vectors == 2 && rows == TILE) PRODUCT(TILE, 2)
-  else if (rows == TILE) PRODUCT(TILE, 1)
-  else
-    for (int row = 0; row < rows; row++, from++, to++) {
-      if (vectors == 2) PRODUCT(1, 2)
-      else PRODUCT(1, 1)
-    }
+#define CASE(rows) \
+  case rows: \
+    if (vectors == 2) PRODUCT(rows, 2) \
+    else PRODUCT(rows, 1) \
+    break;
+  switch (rows) { /* what is left of few atoms matters: one row alone waits for itself */
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(TILE)
+  }
+#undef CASE
 }
 
 /* y = x w. own: add, kinds, blocks, width of x, width of y, then the blocks.

@@ -129,8 +129,7 @@ def pooled_features(outputs: Outputs) -> Tensor:
 
 def structure_features(batch: GraphBatch, hidden: Tensor) -> Tensor:
     """Features of structures from those that atoms add (N, D): (S, D) float64."""
-    zero = hidden.new_zeros(batch.n_structures, hidden.shape[-1], dtype=torch.float64)
-    return zero.index_add(0, batch.structure_index, hidden.double())
+    return batch.summed(hidden.double())
 
 
 def feature_derivatives(

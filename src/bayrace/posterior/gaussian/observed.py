@@ -104,7 +104,7 @@ def _observed(
     root = shares.sqrt()[:, None, None]
     identity = torch.eye(size, dtype=torch.float64, device=label.device)
     if covariance is None:
-        unit = torch.linalg.cholesky(isotropic_covariance(size).to(identity))
+        unit = torch.linalg.cholesky(isotropic_covariance(size, identity))
         factor = unit.expand(len(entries), size, size)
     else:
         factor = torch.linalg.cholesky(covariance[entries].double())

@@ -99,10 +99,11 @@ METHODS = (BaldEnergy, BaldForces, BaldBoth)
 
 
 def _mean_log_noise(value: Uncertain, name: str) -> Tensor:
-    if value.log_aleatoric is None or not value.log_aleatoric.isfinite().all():
+    log = value.log_aleatoric
+    if not log.isfinite().all():
         raise AcquisitionError(
             f"{name}: this potential predicts no noise of the labels, so their information has no "
             "measure; choose by variance, train with loss.kind: nll_jef, or fit a Laplace "
             "posterior, which finds the noise of the labels"
         )
-    return value.log_aleatoric
+    return log

@@ -1,0 +1,49 @@
+/* Pairs of a neighbour list that are close now, and the graph that they make. */
+
+/* Squared distances of pairs, r = x[sender] - x[receiver] + offset, and whether they are below
+   `limit`; returns 1 if that is so for other pairs than before, which `close` held. */
+int measure(long pairs, const double *x, const long *receiver, const long *sender,
+            const double *offset, double limit, double *square, unsigned char *close) {
+  int changed = 0;
+  for (long p = 0; p < pairs; p++) {
+    const double *from = x + 3 * receiver[p], *to = x + 3 * sender[p], *o = offset + 3 * p;
+    const double a = to[0] - from[0] + o[0], b = to[1] - from[1] + o[1], c = to[2] - from[2] + o[2];
+    square[p] = a * a + b * b + c * c;
+    const unsigned char now = square[p] < limit;
+    changed |= now != close[p];
+    close[p] = now;
+  }
+  return changed;
+}
+
+/* Keep the edges of the pairs that `keep` names, in their order. `place` is room for a number of
+   every edge, `number` for one of every pair. Arrays are those of a GraphBatch, shifts of REAL. */
+void select(long atoms, long edges, long pairs, const unsigned char *keep, long *place,
+            long *number, const long *edge, const REAL *shift, const long *first,
+            const long *reverse, const long *pair, const long *pair_edge, long kept_edges,
+            long kept_pairs, long *new_edge, REAL *new_shift, long *new_first, long *new_reverse,
+            long *new_pair, long *new_pair_edge) {
+  long count = 0;
+  for (long e = 0; e < edges; e++) {
+    place[e] = count;
+    count += keep[pair[e]];
+  }
+  for (long n = 0; n <= atoms; n++) new_first[n] = first[n] < edges ? place[first[n]] : count;
+  count = 0;
+  for (long p = 0; p < pairs; p++) {
+    number[p] = count;
+    if (!keep[p]) continue;
+    new_pair_edge[count] = place[pair_edge[p]];
+    new_pair_edge[kept_pairs + count] = place[pair_edge[pairs + p]];
+    count++;
+  }
+  for (long e = 0; e < edges; e++) {
+    if (!keep[pair[e]]) continue;
+    const long to = place[e];
+    new_edge[to] = edge[e];
+    new_edge[kept_edges + to] = edge[edges + e];
+    for (int i = 0; i < 3; i++) new_shift[3 * to + i] = shift[3 * e + i];
+    new_reverse[to] = place[reverse[e]];
+    new_pair[to] = number[pair[e]];
+  }
+}
