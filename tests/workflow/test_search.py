@@ -80,7 +80,7 @@ def test_a_grid_is_tried_whole_and_the_best_is_written(folder: Path) -> None:
 
 
 def test_no_trial_is_lost_by_a_kill(folder: Path) -> None:
-    space = "{train.lr: {low: 0.001, high: 0.1, log: true}}"
+    space = "{train.momentum: {low: 0.5, high: 0.99}}"
     source = written(folder, sampler="random", space=space, trials=3)
     source.write_text(source.read_text().replace("max_epochs: 2", "max_epochs: 30"))
     begun = [sys.executable, "-c", "from bayrace.cli.main import app; app()", "search", str(source)]
@@ -97,8 +97,8 @@ def test_no_trial_is_lost_by_a_kill(folder: Path) -> None:
     trials = json.loads((folder / "out" / RESULTS).read_text(encoding="utf-8"))
     assert [each["number"] for each in trials] == [0, 1, 2]
     assert all(each["state"] in ("complete", "pruned") for each in trials)
-    default = TrainConfig().lr  # which is tried first
-    assert trials[0]["values"]["train.lr"] == pytest.approx(default)
+    default = TrainConfig().momentum  # which is tried first
+    assert trials[0]["values"]["train.momentum"] == pytest.approx(default)
     assert (folder / "out" / BEST).is_file()
     assert (folder / "out" / "search.png").is_file()
 
