@@ -24,6 +24,7 @@ class Study:
     unknown: str  # the one that must be detected
     shown: tuple[str, ...]  # test sets in the table of errors
     per_atom: bool  # whether energies are shown per atom
+    calibrations: tuple[str, ...]  # that its validation frames are enough for
 
     @property
     def config(self) -> Path:
@@ -35,8 +36,8 @@ class Study:
 
 
 STUDIES = {
-    "3bpa": Study("3bpa", "300K", "1200K", ("300K", "600K", "1200K"), per_atom=False),
-    "silicon": Study("silicon", "melt", "unknown", ("melt", "unknown"), per_atom=True),
+    "3bpa": Study("3bpa", "300K", "1200K", ("300K", "600K", "1200K"), False, ("scale", "isotonic")),
+    "silicon": Study("silicon", "melt", "unknown", ("melt", "unknown"), True, ("scale",)),
 }
 
 

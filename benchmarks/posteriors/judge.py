@@ -31,8 +31,6 @@ from bayrace.system.process import tune_process
 from bayrace.workflow.train import read_splits
 from bayrace.workflow.tune import training_frames
 
-METHODS = ("scale", "isotonic")
-
 Batches = list[tuple[list[Frame], Prediction]]
 
 
@@ -73,7 +71,8 @@ def measured(artifact: Artifact) -> dict[str, Any]:
         for name in dict.fromkeys((*study.shown, study.known, study.unknown))
     }
     raw = {name: evaluations(*parts) for name, parts in predicted.items()}
-    calibrations = {} if silent(fitted) else {m: fit_calibration(fitted, method=m) for m in METHODS}
+    methods = () if silent(fitted) else study.calibrations
+    calibrations = {method: fit_calibration(fitted, method=method) for method in methods}
     after: dict[str, Any] = {
         method: {
             name: numbers(*evaluations(*(applied(calibration, part) for part in parts)))
