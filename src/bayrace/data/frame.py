@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -292,3 +292,17 @@ def _voigt(value: Floats, name: str, label: str) -> Floats:
         )
     symmetric = 0.5 * (tensor + tensor.T)
     return symmetric[[0, 1, 2, 1, 0, 0], [0, 1, 2, 2, 2, 1]]
+
+
+def grouped(frames: Iterable[Frame], *, most_atoms: float) -> Iterator[list[Frame]]:
+    """Consecutive frames together while they have at most so many atoms; a larger one is alone."""
+    group: list[Frame] = []
+    atoms = 0
+    for frame in frames:
+        if group and atoms + len(frame.numbers) > most_atoms:
+            yield group
+            group, atoms = [], 0
+        group.append(frame)
+        atoms += len(frame.numbers)
+    if group:
+        yield group

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bayrace.core.prediction import Prediction
 from bayrace.core.target import Target
-from bayrace.data.frame import Frame
+from bayrace.data.frame import Frame, grouped
 from bayrace.potential.potential import Potential, decode, encode
 from bayrace.predict.moments import concatenate
 from bayrace.predict.predict import Uncertainty
@@ -75,20 +75,9 @@ class OnCluster:
     ) -> Iterator[tuple[list[Frame], Result]]:
         """`function(potential, group)` of groups of consecutive frames, computed by workers."""
         task = partial(_with_potential, function, self.device)
-        yield from in_order(self.client, task, _groups(frames), encode(self.potential))
-
-
-def _groups(frames: Iterable[Frame]) -> Iterator[list[Frame]]:
-    group: list[Frame] = []
-    atoms = 0
-    for frame in frames:
-        if group and atoms + len(frame.numbers) > _ATOMS:
-            yield group
-            group, atoms = [], 0
-        group.append(frame)
-        atoms += len(frame.numbers)
-    if group:
-        yield group
+        yield from in_order(
+            self.client, task, grouped(frames, most_atoms=_ATOMS), encode(self.potential)
+        )
 
 
 def _with_potential(

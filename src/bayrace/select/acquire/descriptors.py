@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bayrace.data.batch import build_graph, collate
-from bayrace.data.frame import Frame
+from bayrace.data.frame import Frame, grouped
 from bayrace.models.derivatives import evaluate
 from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
 from bayrace.potential.potential import Potential
@@ -106,13 +106,4 @@ def nearest(points: Array | Descriptors, others: Array | Descriptors) -> Array:
 def _groups(potential: Potential, frames: Sequence[Frame]) -> Iterator[Sequence[Frame]]:
     """Consecutive frames of about `_EDGES` edges, judged by the training data."""
     per = float(potential.statistics.get("mean_neighbours", 30.0))
-    group: list[Frame] = []
-    atoms = 0
-    for frame in frames:
-        if group and (atoms + len(frame.numbers)) * per > _EDGES:
-            yield group
-            group, atoms = [], 0
-        group.append(frame)
-        atoms += len(frame.numbers)
-    if group:
-        yield group
+    return grouped(frames, most_atoms=_EDGES / per)
