@@ -68,7 +68,7 @@ def test_durations_are_shown_short():
         ("train.lr=.nan", "train.lr: nan is not valid; must be"),
         ("train=fast", "train: 'fast' is not valid; must be a section with keys of its own"),
         ("loss.forces=0", "loss: forces has weight 0, but nll_jef learns its noise"),
-        ("loss.stress_noise=true", "loss: stress has weight 0"),
+        ("loss={stress: 0, stress_noise: true}", "loss: stress has weight 0"),
         ("loss.robust=huber", "loss: per_atom_energy and robust belong to kind mse"),
         ("train.lr", "override 'train.lr': write key.sub=value"),
         ("train..lr=1", "override 'train..lr=1': write key.sub=value"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bayrace.core.units import BOHR, HARTREE, KCAL_PER_MOL
+from bayrace.core.units import BOHR, GPA, HARTREE, KCAL_PER_MOL
 from bayrace.data.bonds import shortest_distances, stiffnesses
 from bayrace.data.doubts import determined, doubts, reference_doubts, voice
 from bayrace.data.embedded import EMBEDDED, embedded_frames
@@ -73,6 +73,15 @@ def test_planted_units_are_named(request, data, units, message):
     (only,) = found(scaled(request.getfixturevalue(data), **units))
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(only)
+
+
+@pytest.mark.parametrize("unit", [GPA, GPA / 10])
+def test_stress_in_another_unit_is_named(ammonia, unit):
+    """1.2 to 2.2 GPa, read as eV/Å³."""
+    (only,) = found([replace(frame, stress=frame.stress / unit) for frame in ammonia])
+    assert "they look like GPa or kbar; convert them to eV/Å³" in only
+    compressed = [replace(frame, stress=frame.stress - 50 * GPA) for frame in ammonia]
+    assert found(compressed) == []
 
 
 def test_total_energies_with_all_electrons_tell_their_unit(ethanol):

@@ -234,7 +234,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Prepared, Params]
     result = fit(
         Task(
             ready.model,
-            likelihoods(config.loss),
+            likelihoods(config.loss, ready.lambdas),
             ready.train,
             ready.valid,
             train_settings(config),
@@ -285,7 +285,7 @@ def test_noise_heads_are_refitted_at_the_mean(trained: tuple[Prepared, Params]) 
     masks = ready.model.noise_weights(params)
     spoilt = {k: v + 2.0 * masks[k] if k in masks else v for k, v in params.items()}
     hessian = {k: torch.full_like(v, 1e6) for k, v in params.items()}
-    last = likelihoods(config.loss)(99)
+    last = likelihoods(config.loss, ready.lambdas)(99)
 
     def score(posterior: Ivon) -> float:
         shift = posterior.energy_shifts

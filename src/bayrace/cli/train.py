@@ -239,7 +239,12 @@ def conclude(result: RunResult, out: Console) -> None:
     from bayrace.cli.tables import evaluation_table
     from bayrace.workflow.folder import MODEL
 
-    reasons = {"epochs": "all epochs done", "time": "time is up", "interrupted": "interrupted"}
+    reasons = {
+        "epochs": "all epochs done",
+        "time": "time is up",
+        "interrupted": "interrupted",
+        "cooldown": "no further improvement, so the learning rate fell early from the best weights",
+    }
     reason = reasons.get(result.fit.reason, "no further improvement")
     metrics = result.fit.metrics
     target = result.potential.target

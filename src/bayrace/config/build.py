@@ -47,9 +47,15 @@ def label_keys(data: DataConfig, target: TargetConfig | None = None) -> LabelKey
     )
 
 
-def lambdas(loss: LossConfig) -> Lambdas:
-    """Weights of the quadratic terms."""
-    return Lambdas(energy=loss.energy, forces=loss.forces, stress=loss.stress)
+def lambdas(loss: LossConfig, train: Dataset) -> Lambdas:
+    """Weights of the quadratic terms; that of the stress may follow from the training set.
+
+    A stress times the volume of an atom is an energy; over 1 Å it is a force, and weighs as one.
+    """
+    stress = loss.stress
+    if stress == "auto":
+        stress = loss.forces * train.stressed_volume() ** 2
+    return Lambdas(energy=loss.energy, forces=loss.forces, stress=stress)
 
 
 def noise_spec(loss: LossConfig, *, members: int = 0) -> NoiseSpec:
@@ -64,9 +70,10 @@ def noise_spec(loss: LossConfig, *, members: int = 0) -> NoiseSpec:
     )
 
 
-def likelihoods(loss: LossConfig, *, members: int = 0) -> Callable[[int], Likelihood]:
+def likelihoods(
+    loss: LossConfig, weights: Lambdas, *, members: int = 0
+) -> Callable[[int], Likelihood]:
     """The loss of each epoch, counted from 0; `members` are those of a shallow ensemble."""
-    weights = lambdas(loss)
     if loss.kind == "mse":
         squares = SquaredError(weights, loss.per_atom_energy, loss.robust, loss.huber_delta)
         return lambda _: squares
@@ -90,8 +97,8 @@ def shallow_members(config: Config) -> int:
     return config.posterior.method.members if config.loss.kind == "shallow" else 0
 
 
-def train_settings(config: Config) -> TrainSettings:
-    """What the training loop is told."""
+def train_settings(config: Config, *, stress: bool = False) -> TrainSettings:
+    """What the training loop is told; `stress`: whether it is predicted and trained."""
     train = config.train
     return TrainSettings(
         optimiser=_optimiser(train),
@@ -107,12 +114,13 @@ def train_settings(config: Config) -> TrainSettings:
         early_stopping=train.early_stopping,
         min_improvement=train.min_improvement,
         monitor=_monitor(config),
-        stress=config.loss.stress > 0,
+        stress=stress,
         checkpoint_every=train.checkpoint_every,
         seed=config.seed,
         dtype=config.model.dtype,
         device=_device(train.device),
         rehearsal=train.rehearse,
+        cooldown=train.cooldown,
     )
 
 

@@ -100,7 +100,11 @@ class LossConfig(Section):
     )
     energy: float = Field(default=1.0, ge=0, description="λ_E, weight of the energy term.")
     forces: float = Field(default=100.0, ge=0, description="λ_F, weight of the forces term.")
-    stress: float = Field(default=0.0, ge=0, description="λ_S, weight of the stress term.")
+    stress: Literal["auto"] | Annotated[float, Field(ge=0)] = Field(
+        default="auto",
+        description="λ_S, weight of the stress term; 0: stress is not trained. auto: λ_F times the "
+        "square of the volume per atom, Å³, where periodic training structures have a stress.",
+    )
     per_atom_energy: bool = Field(
         default=False, description="Divide energy errors by the number of atoms."
     )
@@ -203,6 +207,11 @@ class TrainConfig(Section):
         description="cosine: last rate as a fraction of lr; it is "
         "reached at max_epochs or at max_time, whichever comes first.",
     )
+    cooldown: bool = Field(
+        default=True,
+        description="cosine: where a fifth of the run brings no better validation, go back to the "
+        "best weights, let the rate fall from there, and end.",
+    )
     batch_size: int = Field(default=5, ge=1, description="Structures per step.")
     edge_budget: int | None = Field(
         default=None,
@@ -295,7 +304,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _property_has_no_forces(self) -> Config:
         loss, target = self.loss, self.target
-        if target.name != "energy" and (loss.kind == "nll_jef" or loss.forces or loss.stress):
+        stressed = loss.stress not in ("auto", 0)
+        if target.name != "energy" and (loss.kind == "nll_jef" or loss.forces or stressed):
             raise ValueError(
                 f"target {target.name} has no forces: leave loss.forces and loss.stress out, and "
                 f"use loss.kind nll_e or mse, not {loss.kind}"

@@ -140,6 +140,15 @@ class Dataset:
         known = np.where(np.isfinite(found), found, 0.0)
         return tuple(tuple(row) for row in known.tolist())
 
+    def stressed_volume(self) -> float:
+        """Mean volume of an atom in structures whose stress is known, Å³; 0 where none is."""
+        known = (~self._stress.isnan().any(-1)).nonzero().flatten().tolist()
+        if not known:
+            return 0.0
+        atoms = [len(self.frames[index].numbers) for index in known]
+        volumes = [float(self.graphs[index].volume) for index in known]
+        return sum(volumes) / sum(atoms)
+
     def force_rms(self) -> float:
         """Root mean square of all labelled force components, eV/Å; 1 where there are none."""
         labelled = [frame.forces for frame in self.frames if frame.forces is not None]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bayrace.core.units import BOHR, HARTREE, KCAL_PER_MOL
+from bayrace.core.units import BOHR, GPA, HARTREE, KCAL_PER_MOL
 from bayrace.data.bonds import Stiffness, nearest_relative, pair_name, stiffnesses
 from bayrace.data.frame import Frame
 from bayrace.data.work import Work, energy_and_work
@@ -20,6 +20,7 @@ KJ_PER_MOL = KCAL_PER_MOL / 4.184  # eV
 SPRINGS = (12.0, 100.0)  # eV/Å²; bonds of H to C, N and O have 25 to 50
 _LOOKED_AT = 150  # frames of a file whose bonds are measured
 _FEW = 5
+_STRESS_WORK = 10.0  # eV, stress times volume of an atom
 # Hartree, all electrons, non-relativistic; with pseudopotentials, in eV or not, they are far away.
 _ATOMS = dict(
     enumerate(
@@ -68,6 +69,9 @@ def file_doubts(source: str, frames: Sequence[Frame]) -> Iterator[Doubt]:
             f"forces look like {unit}; convert them to eV/Å",
         )
     yield from _energy_unit(source, frames, work, force is not None, bool(_hydrogen(springs)))
+    stress = _stress_unit(source, frames)
+    if stress is not None:
+        yield stress
 
 
 def _lengths(source: str, frames: Sequence[Frame]) -> Doubt | None:
@@ -155,6 +159,27 @@ def _energy_unit(
         f"from frame to frame, the energy changes {ratio:.3g} times as much as the forces "
         f"{'do' if work.ratio > 0 else '(but for their sign) do'} work",
         _candidates(ratio, frames, known_forces),
+    )
+
+
+def _stress_unit(source: str, frames: Sequence[Frame]) -> Doubt | None:
+    """Stress times the volume of an atom; 160 GPa on 10 Å³ are 10 eV."""
+    known = [
+        (float(np.abs(frame.stress).max()), abs(float(np.linalg.det(frame.cell))), frame.numbers)
+        for frame in frames
+        if frame.stress is not None
+    ]
+    if len(known) < _FEW:
+        return None
+    stress = float(np.median([largest for largest, _, _ in known]))
+    product = float(np.median([each * volume / len(atoms) for each, volume, atoms in known]))
+    if product < _STRESS_WORK:
+        return None
+    return Doubt(
+        source,
+        f"stresses of {stress:.3g} eV/Å³ are {stress / GPA:.3g} GPa, {product:.3g} eV for the "
+        "volume of an atom",
+        "they look like GPa or kbar; convert them to eV/Å³, or leave them out with loss.stress: 0",
     )
 
 

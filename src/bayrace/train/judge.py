@@ -29,7 +29,8 @@ def judge(
     _start_anew_if_likelihood_changed(task, state)
     metrics = _measure(task, state, batches, lr=lr)
     value = metrics[resolve(task.settings.monitor, metrics)]
-    improved = counters.best is None or value < counters.best
+    cooling = counters.cooling_from is not None  # where the last weights count
+    improved = cooling or counters.best is None or value < counters.best
     epoch = state.trained_epoch()
     if improved:
         counters.best, counters.best_epoch = value, epoch + 1

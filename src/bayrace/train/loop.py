@@ -7,6 +7,7 @@ exception is a limit on time, which stops, and with a cosine schedule anneals, b
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood
 from bayrace.data.disk import DiskDataset
 from bayrace.system.signals import stop_on_signals
-from bayrace.train import checkpoint, optim
+from bayrace.train import checkpoint, cooldown, optim
 from bayrace.train import state as states
 from bayrace.train.callbacks import NOBODY, Callbacks
 from bayrace.train.checkpoint import CheckpointError
@@ -45,7 +46,8 @@ __all__ = [
     "stop_on_signals",
 ]
 
-Reason = Literal["epochs", "time", "early_stopping", "interrupted"]
+_log = logging.getLogger(__name__)
+Reason = Literal["epochs", "time", "early_stopping", "cooldown", "interrupted"]
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ class _Run:
         self.identity = task.identity()
         self.started = self.saved = time.monotonic()
         self.first_step, self.first_elapsed = 0, 0.0  # of this part of the run
-        self.lr = task.settings.optimiser.lr
+        self.lr, self.done = task.settings.optimiser.lr, 0.0  # rate and progress of the last step
 
     @cached_property
     def valid_batches(self) -> Batches:
@@ -125,13 +127,13 @@ class _Run:
         """Epochs until something ends them."""
         counters, settings = self.state.counters, self.task.settings
         patience = math.inf if settings.early_stopping is None else settings.early_stopping
-        while counters.stale < patience:
+        while counters.stale < patience and not cooldown.over(counters):
             if counters.epoch >= settings.max_epochs:
                 return "epochs"
             ended = self.epoch()
             if ended:
                 return ended
-        return "early_stopping"
+        return "early_stopping" if counters.stale >= patience else "cooldown"
 
     def epoch(self) -> Reason | None:
         """The rest of the current epoch, and its validation if one is due."""
@@ -147,7 +149,8 @@ class _Run:
             if item is not None and self.checkpoint_due():
                 self.save()
         finished = counters.epoch + 1
-        valid = finished % settings.valid_every == 0 or finished == settings.max_epochs
+        last = finished == settings.max_epochs or cooldown.over(counters)
+        valid = last or finished % settings.valid_every == 0
         self.record(valid=valid)
         counters.epoch, counters.batch, counters.totals = finished, 0, {}
         if self.team.leads:
@@ -221,9 +224,13 @@ class _Run:
         )
         expected = counters.step / done if counters.step and done else float(self.task.total_steps)
         peak = optim.peak_rate(settings.optimiser, steps=expected)
-        self.lr = learning_rate(
-            settings.schedule, state.schedule, peak=peak, step=counters.step, progress=done
-        )
+        if counters.cooling_from is None:
+            self.lr = learning_rate(
+                settings.schedule, state.schedule, peak=peak, step=counters.step, progress=done
+            )
+        else:
+            self.lr = cooldown.rate(settings, counters)
+        self.done = done
         optim.step(
             settings.optimiser, state.params, grads, state.optimiser, lr=self.lr, noise=noise
         )
@@ -248,9 +255,23 @@ class _Run:
             counters.valid_seconds = self.team.first(counters.valid_seconds)
             line |= {"valid": event.metrics, "improved": event.improved}
             self.callbacks.observer(event)
+            self.judged(improved=event.improved)
         line["elapsed"] = round(self.elapsed(), 3)
         if self.team.leads:
             states.append_history(task.folder, line, counters)
+
+    def judged(self, *, improved: bool) -> None:
+        """Remember the best, or go back to it where it was long ago."""
+        counters = self.state.counters
+        if improved:
+            cooldown.mark(counters, progress=self.done, rate=self.lr)
+        elif cooldown.due(self.task.settings, counters, progress=self.done):
+            self.team.wait()  # for what the first process writes
+            _log.info(
+                "no better since epoch %d: back to it, and down with the learning rate",
+                counters.best_epoch,
+            )
+            cooldown.begin(self.task, self.state, progress=self.done)
 
     def elapsed(self) -> float:
         """Seconds of the run, earlier parts included."""

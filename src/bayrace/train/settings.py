@@ -13,7 +13,7 @@ from bayrace.train.optim import Optimiser
 from bayrace.train.schedule import Schedule
 from bayrace.train.team import ALONE, Team
 
-_FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device", "team"})
+_FREE = frozenset({"max_epochs", "max_time", "checkpoint_every", "device", "team", "cooldown"})
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class TrainSettings:
     dtype: str  # "float32" or "float64"
     device: str
     rehearsal: Rehearsal | None = None  # None: every epoch has all frames
+    cooldown: bool = False  # go back to the best weights where validation improves no more
     team: Team = ALONE  # processes that share every batch
 
     def __post_init__(self) -> None:

@@ -36,6 +36,11 @@ class Counters:
     totals: dict[str, float] = field(default_factory=dict)  # sums over this epoch's steps
     best: float | None = None  # of the monitor
     best_epoch: int = 0  # finished epochs, the current one included
+    best_step: int = 0  # finished steps then
+    best_progress: float = 0.0  # part of the run that was done then
+    best_rate: float = 0.0  # learning rate then
+    cooling_from: int | None = None  # step at which the run went back, see `cooldown`
+    cooling_steps: int = 0  # from there to its end
     reference: float | None = None  # of the monitor, for early stopping
     stale: int = 0  # validations since the reference
     validated: int = -1  # step of the last validation

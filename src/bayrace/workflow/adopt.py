@@ -162,12 +162,13 @@ def adopt_splits(
     zero = energy_shift(model, params, whole, shift=shift)
     near, held = split(splits.train, valid=_HELD_OUT, seed=config.seed)
     parts = (dataset(near, zero.shift), dataset(held, zero.shift))
+    weights = Lambdas(1.0, 1.0, 1.0)  # there is no noise that they would correct
     task = FitTask(
         model,
         params,
         *parts,
-        lambdas=Lambdas(1.0, 1.0, 1.0),  # there is no noise that they would correct
-        likelihood_at=likelihoods(config.loss),
+        lambdas=weights,
+        likelihood_at=likelihoods(config.loss, weights),
         settings=train_settings(config),
         refit_epochs=0,
         folder=Path(config.output),

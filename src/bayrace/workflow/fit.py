@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from bayrace.config import Config
-from bayrace.config.build import lambdas, likelihoods, shallow_members, train_settings
+from bayrace.config.build import likelihoods, shallow_members, train_settings
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import ModelSpec
 from bayrace.data.dataset import Dataset
 from bayrace.data.disk import DiskDataset
 from bayrace.data.read import Frame
+from bayrace.models.noise import Lambdas
 from bayrace.posterior.method import FitTask, PosteriorMethod
 from bayrace.train.callbacks import Callbacks
 from bayrace.workflow.on_disk import OnDisk
@@ -37,6 +38,7 @@ class Prepared:
     splits: Splits
     train: Dataset
     valid: Dataset
+    lambdas: Lambdas  # weights of the loss
     spec: ModelSpec
     model: Any  # the network, with the capabilities that training asks for
     stream: DiskDataset | None = None  # what is trained on, where `train` is a sample of it
@@ -51,9 +53,9 @@ def fit_task(
         params=params,
         train=ready.train,
         valid=ready.valid,
-        lambdas=lambdas(config.loss),
-        likelihood_at=likelihoods(config.loss, members=shallow_members(config)),
-        settings=train_settings(config),
+        lambdas=ready.lambdas,
+        likelihood_at=likelihoods(config.loss, ready.lambdas, members=shallow_members(config)),
+        settings=train_settings(config, stress=ready.lambdas.stress > 0),
         refit_epochs=config.loss.refit_epochs,
         folder=folder,
         callbacks=calls,

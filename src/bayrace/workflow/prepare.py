@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bayrace.config import Config, ConfigError
-from bayrace.config.build import label_keys, model_spec, train_settings
+from bayrace.config.build import label_keys, lambdas, model_spec, train_settings
 from bayrace.data.check import check_frames
 from bayrace.data.dataset import Dataset
 from bayrace.data.disk import DiskDataset
@@ -65,7 +65,8 @@ def with_network(
         stream = DiskDataset(
             disk.store, disk.places, training, workers=workers, dtype=settings.dtype
         )
-    return Prepared(splits, training, valid, spec, model, stream)
+    weights = lambdas(config.loss, training)
+    return Prepared(splits, training, valid, weights, spec, model, stream)
 
 
 def read_splits(config: Config) -> Splits:
@@ -85,7 +86,7 @@ def read_splits(config: Config) -> Splits:
         frames,
         need_energy=config.loss.energy > 0,
         need_forces=config.loss.forces > 0,
-        need_stress=config.loss.stress > 0,
+        need_stress=config.loss.stress_noise or config.loss.stress not in ("auto", 0),
     )
     if isinstance(data.valid, tuple):
         training, valid = frames, read(data.valid)[0]

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from bayrace.config import Config, ConfigError, dump_config, plain_values_of
-from bayrace.config.build import lambdas, train_settings
+from bayrace.config.build import train_settings
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Posterior
 from bayrace.data.distances import Distances
@@ -154,6 +154,8 @@ def _train_posterior(
     if method.trains == "itself":
         return _both(method.fit(together))
     recorder = method.recorder(folder / method.name)
+    if recorder is not None:  # it counts on all epochs
+        together = replace(together, settings=replace(together.settings, cooldown=False))
     fitted = train_network(config, together, recorder or (lambda *_: None))
     leave()
     fitted = _with_refitted_noise(task, config, fitted)
@@ -294,7 +296,7 @@ def make_potential(
         spec=ready.spec,
         posterior=posterior,
         references=ready.train.references,
-        lambdas=lambdas(config.loss),
+        lambdas=ready.lambdas,
         statistics=statistics,
         config=plain_values_of(config),
         fingerprint=fingerprint(ready.train.frames),

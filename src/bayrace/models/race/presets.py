@@ -76,6 +76,7 @@ _PAPER_TRAIN: dict[str, Any] = {
     "valid_every": 1,
     "monitor": "loss",
     "early_stopping": None,
+    "cooldown": False,
 }
 
 _PAPER_POSTERIOR: dict[str, Any] = {  # what each kind is, where the user asks for one
