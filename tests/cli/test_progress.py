@@ -49,6 +49,13 @@ def test_plain_lines_for_validations_and_a_rare_heartbeat():
     assert "MAE energy 12.35 meV, forces 67.89 meV/Å (best)" in printed[2]
 
 
+def test_stress_is_shown_where_it_is_trained():
+    console = Console(file=io.StringIO(), width=200)
+    metrics = VALID.metrics | {"stress_mae": 1.234}
+    PlainLines(console, clock=lambda: 0.0)(replace(VALID, metrics=metrics))
+    assert "forces 67.89 meV/Å, stress 1.23 meV/Å³ (best)" in console.file.getvalue()
+
+
 def test_a_live_display_on_a_terminal():
     console = Console(file=io.StringIO(), width=120, force_terminal=True)
     with training_display(console) as observer:

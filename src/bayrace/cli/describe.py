@@ -60,6 +60,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
         kind = f"{model.preset}: {model.layers} layers of {model.hidden}"
     out.print(
         f"model  {kind}, {weights} parameters, {model.dtype}, "
-        f"loss {config.loss.kind}, posterior {config.posterior.kind}"
+        f"loss {config.loss.kind}{' with stress' if prepared.lambdas.stress else ''}, "
+        f"posterior {config.posterior.kind}"
     )
     out.print(f"run    {escape(config.output)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -99,6 +99,14 @@ def _place(event: Event, step: StepEvent | None) -> str:
     return f"epoch {event.epoch}{limit}  step {event.step}"
 
 
+def mean_errors(metrics: Mapping[str, float], target: Target) -> Iterator[tuple[str, float, str]]:
+    """Name, mean absolute error and unit of each quantity that a validation knows."""
+    known = (("energy", target.name, target.shown_unit), ("forces", "forces", "meV/Å"))
+    for key, name, unit in (*known, ("stress", "stress", "meV/Å³")):
+        if f"{key}_mae" in metrics:
+            yield name, metrics[f"{key}_mae"], unit
+
+
 def _step_line(event: StepEvent) -> str:
     elapsed, eta = format_duration(event.elapsed), format_duration(event.eta)
     rate = f"lr {event.learning_rate:.2g}"
@@ -112,9 +120,8 @@ def _losses(event: StepEvent) -> str:
 
 def _valid_line(event: ValidEvent, target: Target) -> str:
     metrics, digits = event.metrics, ".2f" if target.unit == "eV" else ".3g"
-    names = (("energy_mae", target.name, target.shown_unit), ("forces_mae", "forces", "meV/Å"))
     errors = [
-        f"{name} {metrics[key]:{digits}} {unit}" for key, name, unit in names if key in metrics
+        f"{name} {value:{digits}} {unit}" for name, value, unit in mean_errors(metrics, target)
     ]
     best = " (best)" if event.improved else ""
     loss = f"loss {event.train.get('loss', float('nan')):.4g} valid {metrics['loss']:.4g}"

@@ -236,6 +236,7 @@ def counting(out: Console, what: str) -> Callable[[int], None]:
 
 def conclude(result: RunResult, out: Console) -> None:
     """Say why training ended, how good the best parameters are, and where they are."""
+    from bayrace.cli.progress import mean_errors
     from bayrace.cli.tables import evaluation_table
     from bayrace.workflow.folder import MODEL
 
@@ -246,15 +247,9 @@ def conclude(result: RunResult, out: Console) -> None:
         "cooldown": "no further improvement, so the learning rate fell early from the best weights",
     }
     reason = reasons.get(result.fit.reason, "no further improvement")
-    metrics = result.fit.metrics
-    target = result.potential.target
     shown = [
-        f"{name} MAE {_digits(metrics[key])} {unit}"
-        for key, name, unit in (
-            ("energy_mae", target.name, target.shown_unit),
-            ("forces_mae", "forces", "meV/Å"),
-        )
-        if key in metrics
+        f"{name} MAE {_digits(value)} {unit}"
+        for name, value, unit in mean_errors(result.fit.metrics, result.potential.target)
     ]
     best = f"best validation in epoch {result.fit.epoch}: {', '.join(shown)}"
     out.print(f"{reason}; {best if shown else 'no validation was finished'}")
