@@ -266,7 +266,7 @@ def test_members_do_not_know_how_many_they_are(tmp_path):
 def test_clearing_takes_our_files_and_no_others(tmp_path):
     for name in ("ensemble.json", "model.bayrace", "notes.txt"):
         (tmp_path / name).touch()
-    ours = ("member-0/last.ckpt", "member-0/.last.ckpt.tmp", "swag/history.jsonl")
+    ours = ("member-0/last.ckpt", "member-0/.last.ckpt.tmp", "swag/history.jsonl", "ivon/last.ckpt")
     for name in (*ours, "swag/snapshots/000007.ckpt", "member-1/notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
