@@ -18,7 +18,7 @@ from typing import Any
 from bayrace.system.jobs import Job, Outcome, Placement, Standing, run_jobs
 
 _POLL = 0.5  # s; every look asks the scheduler
-_UNSAFE = "; the scheduler's log and those of its workers tell more"
+_LOGS = "; the scheduler's log and those of its workers tell more"
 
 
 def run_on_cluster(
@@ -83,9 +83,9 @@ def _outcome(future: Any) -> Outcome | None:
     try:
         found: Outcome | None = future.result()
     except distributed.KilledWorker:
-        return Outcome("failed", f"its worker died, again and again{_UNSAFE}")
+        return Outcome("failed", f"its worker died, again and again{_LOGS}")
     except (Exception, distributed.CancelledError) as error:
-        return Outcome("failed", f"{type(error).__name__}: {error}{_UNSAFE}")
+        return Outcome("failed", f"{type(error).__name__}: {error}{_LOGS}")
     return found
 
 
