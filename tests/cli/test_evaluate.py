@@ -107,6 +107,38 @@ def test_the_unknown_is_told_from_the_known(bayrace, model, data, tmp_path):
     assert f"{score['auroc']:.3f}" in result.stdout
 
 
+def test_an_unknown_element_is_detected_without_a_prediction(bayrace, model, data, tmp_path):
+    """Two of four hot frames have fluorine: above all known ones, whatever σ says of the others."""
+    images = ase.io.read(data / "hot.xyz", index=":")
+    before = [atoms.copy() for atoms in images]
+    for fluorinated in images[1:3]:
+        fluorinated.symbols[0] = "F"
+    ase.io.write(tmp_path / "mixed.xyz", images, format="extxyz")
+    ase.io.write(tmp_path / "strange.xyz", images[1:3], format="extxyz")
+    target = tmp_path / "errors.json"
+    sets = ("--ood", tmp_path / "mixed.xyz", "--ood", tmp_path / "strange.xyz")
+    result = bayrace("evaluate", model, data / "test.xyz", *sets, "--json", target)
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "mixed.xyz: 2 of 4 structures have F, which the training data did not have" in said
+    assert "strange.xyz: 2 of 2 structures have F" in said
+    content = json.loads(target.read_text())
+    assert set(content["sets"]) == {"test.xyz", "mixed.xyz"}
+    assert content["unknown_elements"]["mixed.xyz"] == {"frames": 2, "elements": [9]}
+    potential = Potential.load(model)
+    known = potential.predict(ase.io.read(data / "test.xyz", index=":")).energy.std.numpy()
+    usual = potential.predict([before[0], before[3]]).energy.std.numpy()
+    expected = np.append(usual[:, None] > known[None], np.ones((2, len(known)), dtype=bool))
+    score = content["detection"]["mixed.xyz"]["energy_total"]
+    assert (score["known"], score["unknown"]) == (4, 4)
+    assert score["auroc"] == pytest.approx(np.mean(expected))
+    assert content["detection"]["strange.xyz"]["forces_max_total"]["auroc"] == 1.0
+    assert content["detection"]["strange.xyz"]["energy_total"]["aupr"] == 1.0
+    refused = bayrace("evaluate", model, tmp_path / "mixed.xyz")  # known structures must be known
+    assert refused.exit_code == 2
+    assert "is F, which the training data did not have" in refused.stderr
+
+
 def test_frames_of_the_training_are_warned_of(bayrace, model, data):
     result = bayrace("evaluate", model, data / "train.xyz")
     assert result.exit_code == 0, result.output

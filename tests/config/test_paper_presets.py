@@ -117,6 +117,6 @@ def test_other_posteriors_of_the_paper(preset: str) -> None:
     ivon = posterior.ivon
     assert (ivon.ess, ivon.hess_init, ivon.lr, ivon.clip_radius) == ("structures", 0.5, 0.05, 1.0)
     assert ivon.betas == (0.9, 0.999995)
-    assert (ivon.hessian, ivon.samples) == ("paper", 16)
+    assert (ivon.hessian, ivon.samples, ivon.start) == ("paper", 16, 0.0)
     assert ivon.weight_decay > 0
     assert math.isfinite(ivon.weight_decay)

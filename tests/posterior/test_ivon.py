@@ -25,8 +25,10 @@ from bayrace.posterior.ivon import fit as fit_task
 from bayrace.testing.structures import random_frame
 from bayrace.train.adam import AdamSettings
 from bayrace.train.loop import TrainSettings
+from bayrace.train.loop import fit as train_loop
 from bayrace.train.schedule import WarmupCosine
 from bayrace.train.state import load_last
+from bayrace.train.task import Task
 
 from .tasks import fit_by
 
@@ -40,8 +42,9 @@ SQUARES = SquaredError(Lambdas(LAMBDA_E, LAMBDA_F, 0.0), False, "none", 0.01)
 
 
 def options(**changes: Any) -> IvonOptions:
-    """The defaults of the configuration, but with the variances that the steps themselves found."""
+    """From scratch as the paper's, but for `hessian`, with variances that the steps found."""
     values: dict[str, Any] = {
+        "start": 0.0,
         "lr": 0.05,
         "ess": "structures",
         "hess_init": 0.5,
@@ -298,6 +301,74 @@ def test_same_seed_same_posterior_and_resuming_is_exact(tmp_path: Path) -> None:
     for name, value in whole.tensors().items():
         assert torch.equal(value, parts.tensors()[name])
         assert not torch.equal(value, other.tensors()[name])
+
+
+def parts(folder: Path, given: Problem, **changes: Any) -> tuple[Ivon | None, Any]:
+    """Eight epochs of three batches: six by AMSGrad and two by IVON."""
+    chosen: dict[str, Any] = {
+        "settings": settings(max_epochs=8, batch_size=6, checkpoint_every=0.0),
+        "options": options(start=0.75, lr=0.001, hess_init=100.0),
+        "initial": None,
+    }
+    found: tuple[Ivon | None, Any] = fit(
+        MODEL,
+        lambda epoch: SQUARES,
+        given.data,
+        given.data,
+        folder=folder,
+        refit_epochs=0,
+        **(chosen | changes),
+    )
+    return found
+
+
+def test_the_runs_own_optimiser_has_the_first_part(tmp_path: Path) -> None:
+    """It is a training by itself, and IVON begins where its best validation was."""
+    given = problem(18, ess=18, weight_decay=1e-4)
+    whole, result = parts(tmp_path / "whole", given)
+    assert result.reason == "epochs"
+    ordinary = settings(max_epochs=6, batch_size=6)
+    where = tmp_path / "network"
+    task = Task(MODEL, lambda epoch: SQUARES, given.data, given.data, ordinary, where)
+    network = train_loop(task)
+    weights, state = load_last(tmp_path / "whole")
+    assert torch.equal(weights["weights"], load_last(where)[0]["weights"])
+    assert "hessian/weights" not in state
+    last, _ = parts(tmp_path / "last", given, initial=network.params)
+    assert whole is not None
+    assert last is not None
+    assert all(torch.equal(value, last.tensors()[name]) for name, value in whole.tensors().items())
+    _, state = load_last(tmp_path / "whole" / "ivon")
+    assert int(state["count"]) == 2 * 3
+
+
+@pytest.mark.parametrize("steps", [10, 20])
+def test_both_parts_can_be_interrupted(tmp_path: Path, steps: int) -> None:
+    """After ten steps of the network's eighteen, or two of IVON's six."""
+    given = problem(18, ess=18, weight_decay=1e-4)
+    whole, _ = parts(tmp_path / "whole", given)
+    asked: list[bool] = []
+
+    def stop() -> bool:
+        asked.append(True)
+        return len(asked) > steps
+
+    _, result = parts(tmp_path / "parts", given, stop=stop)
+    assert result.reason == "interrupted"
+    assert (tmp_path / "parts" / "ivon").exists() == (steps > 18)
+    resumed, result = parts(tmp_path / "parts", given, resume=True)
+    assert result.reason == "epochs"
+    assert whole is not None
+    assert resumed is not None
+    for name, value in whole.tensors().items():
+        assert torch.equal(value, resumed.tensors()[name])
+
+
+def test_ivon_has_one_epoch_at_least() -> None:
+    assert [IvonOptions().first_epochs(epochs) for epochs in (1, 2, 4, 40)] == [0, 1, 3, 30]
+    assert IvonOptions(start=0.0).first_epochs(40) == 0
+    with pytest.raises(ValueError, match=r"ivon: start=1\.0: give a fraction"):
+        IvonOptions(start=1.0)
 
 
 def test_starts_from_given_weights_and_validates_the_mean(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_member_is_an_ordinary_run(trained, members, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the platform cannot pin")
 def test_workers_keep_to_their_cores(trained):
     result, seen = trained
-    slots = place_members(config(result.folder), members=3, workers=2).slots
+    slots = place_members(config(result.folder), SideBySide(2), members=3).slots
     assert seen.together == 2
     assert seen.cores[0] == set(slots[0])
     assert seen.cores[1] == set(slots[1])
@@ -210,7 +210,8 @@ def test_a_crew_fits_the_machine(tmp_path, monkeypatch):
     monkeypatch.setattr(jobs, "usable_cores", lambda: tuple(range(8)))
 
     def crew(members, workers=None, threads=None):
-        return place_members(config(tmp_path, threads=threads), members=members, workers=workers)
+        how = SideBySide(workers)
+        return place_members(config(tmp_path, threads=threads), how, members=members)
 
     assert (len(crew(16).slots), crew(16).threads) == (8, 1)
     assert (len(crew(3).slots), crew(3).threads) == (3, 2)
@@ -219,7 +220,8 @@ def test_a_crew_fits_the_machine(tmp_path, monkeypatch):
         4,
     )
     assert (len(crew(8, threads=4).slots), crew(8, threads=4).threads) == (2, 4)
-    assert place_members(config(tmp_path), members=8, workers=3, pin=False).slots == ((), (), ())
+    loose = place_members(config(tmp_path), SideBySide(3, pin=False), members=8)
+    assert loose.slots == ((), (), ())
     with pytest.raises(ValueError, match="workers=0: at least 1"):
         crew(8, workers=0)
 
@@ -264,7 +266,7 @@ def test_members_do_not_know_how_many_they_are(tmp_path):
 def test_clearing_takes_our_files_and_no_others(tmp_path):
     for name in ("ensemble.json", "model.bayrace", "notes.txt"):
         (tmp_path / name).touch()
-    ours = ("member-0/last.ckpt", "member-0/.last.ckpt.tmp", "swag/history.jsonl")
+    ours = ("member-0/last.ckpt", "member-0/.last.ckpt.tmp", "swag/history.jsonl", "ivon/last.ckpt")
     for name in (*ours, "swag/snapshots/000007.ckpt", "member-1/notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.markup import escape
@@ -25,12 +26,15 @@ from bayrace.cli.common import (
 from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     from numpy.typing import NDArray
 
     from bayrace.data.read import Frame, LabelKeys
     from bayrace.evaluate.evaluation import Evaluation
     from bayrace.evaluate.metrics.ood import Detection
+    from bayrace.evaluate.strange import ByElements
     from bayrace.potential.cluster import OnCluster
     from bayrace.potential.potential import Potential
 
@@ -73,24 +77,57 @@ def evaluate(
     """
     del debug
     tune_process()
-    unknown = ood or []
-    names = [Path(file).name for file in (*files, *unknown)]
-    evaluations = []
+    everything = (*files, *(ood or []))
+    names = [Path(file).name for file in everything]
+    unique = {f: n if names.count(n) == 1 else f for f, n in zip(everything, names, strict=True)}
     with loaded(model, device=device, workers=workers, scheduler=scheduler) as (potential, spread):
         keys = label_keys(potential, energy=energy_key, forces=forces_key, stress=stress_key)
-        for file, name in zip((*files, *unknown), names, strict=True):
-            unique = name if names.count(name) == 1 else file
-            frames = read_labelled([file], keys)
-            warn_if_seen(potential, frames, unique)
-            evaluations.append(
-                evaluate_frames(spread or potential, frames, name=unique, edge_budget=edge_budget)
-            )
-            show(evaluations[-1])
-    detected = detect(evaluations[: len(files)], evaluations[len(files) :])
+        judge = partial(judged, potential, spread or potential, edge_budget=edge_budget)
+        known = [judge(read_labelled([file], keys), name=unique[file]) for file in files]
+        far = [
+            unknown_set(judge, read_labelled([file], keys), potential.elements, unique[file])
+            for file in ood or []
+        ]
+    detected = detect(known, far)
+    evaluations = [*known, *(each.evaluation for each in far if each.evaluation is not None)]
     if json_file is not None:
-        write_json(json_file, model, evaluations, detected)
+        strange = {each.name: each.parts.to_json() for each in far if each.parts.strange}
+        write_json(json_file, model, evaluations, detected, strange)
     if figures is not None:
         draw(figures, evaluations)
+
+
+class Unknown(NamedTuple):
+    """A set that is to be told from the known ones."""
+
+    name: str
+    evaluation: Evaluation | None  # of frames of known elements; None where there are none
+    parts: ByElements
+
+
+def judged(
+    potential: Potential,
+    predictor: Potential | OnCluster,
+    frames: list[Frame],
+    *,
+    name: str,
+    edge_budget: int,
+) -> Evaluation:
+    """The evaluation of one set, shown."""
+    warn_if_seen(potential, frames, name)
+    found = evaluate_frames(predictor, frames, name=name, edge_budget=edge_budget)
+    show(found)
+    return found
+
+
+def unknown_set(
+    judge: Callable[..., Evaluation], frames: list[Frame], elements: tuple[int, ...], name: str
+) -> Unknown:
+    """What is known of a set: `judge` sees only those of its frames that can be predicted."""
+    from bayrace.evaluate.strange import by_elements
+
+    parts = by_elements(frames, elements)
+    return Unknown(name, judge(parts.usual, name=name) if parts.usual else None, parts)
 
 
 def show(evaluation: Evaluation) -> None:
@@ -105,19 +142,27 @@ def show(evaluation: Evaluation) -> None:
 
 
 def detect(
-    known: list[Evaluation], unknown: list[Evaluation]
+    known: list[Evaluation], unknown: list[Unknown]
 ) -> dict[str, dict[str, Detection | None]]:
     """How well the known sets together are told from each unknown one, printed; by its name."""
+    import numpy as np
+
     from bayrace.cli.tables import detection_table
     from bayrace.evaluate.metrics.ood import detections
 
     found = {}
     joined = join_scores(known)
-    for each in unknown:
-        found[each.name] = detections(joined, each.scores())
+    for name, evaluation, parts in unknown:
+        none = {score: np.empty(0) for score in joined}
+        scores = none if evaluation is None else evaluation.scores()
+        found[name] = detections(joined, scores, certain=len(parts.strange))
+        if parts.strange:
+            console().print(f"{name}: {parts.describe()}", markup=False)
         names = " + ".join(k.name for k in known)
-        table = detection_table(names, each.name, found[each.name], each.target)
-        text = f"{each.name}: no σ is predicted, so nothing tells it from known structures"
+        table = detection_table(names, name, found[name], known[0].target)
+        text = f"{name}: no σ is predicted, so nothing tells it from known structures"
+        if parts.strange:
+            text = f"{name}: no σ is predicted, so nothing but elements tells it from known ones"
         console().print(text if table is None else table)
     return found
 
@@ -215,8 +260,9 @@ def write_json(
     model: Path,
     evaluations: list[Evaluation],
     detected: dict[str, dict[str, Detection | None]],
+    strange: dict[str, dict[str, Any]],
 ) -> None:
-    """Write the numbers, in eV and Å."""
+    """Write the numbers, in eV and Å; `strange` are frames of unknown elements, by set."""
     from bayrace.train.checkpoint import write_atomically
 
     detection = {
@@ -227,6 +273,7 @@ def write_json(
         "model": str(model),
         "sets": {each.name: each.to_json() for each in evaluations},
         "detection": detection,
+        "unknown_elements": strange,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content, indent=1).encode())

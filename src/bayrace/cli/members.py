@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import typer
 from rich.console import Console
@@ -37,25 +38,28 @@ def run_members(
     out: Console,
     *,
     members: int,
-    workers: int | None,
-    pin: bool,
+    how: SideBySide,
     resume: bool,
     overwrite: bool,
     strict: bool = False,
 ) -> None:
-    """Train with a display, print what came of it, and exit with 2 if a member failed."""
+    """Train with a display, print what came of it, and exit with 2 if a member failed.
+
+    `how` says where; who watches and who may end it is ours.
+    """
     tune_process()
     ensemble.check_folder(config, members=members, resume=resume, overwrite=overwrite)
-    placement = place_members(config, members=members, workers=workers, pin=pin)
+    placement = place_members(config, how, members=members)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
     threads = "" if placement.threads is None else f", {placement.threads} thread(s) each"
-    out.print(f"       {members} members, {len(placement.slots)} at a time{threads}")
+    where = f"on {how.scheduler}" if how.scheduler else f"{len(placement.slots)} at a time"
+    out.print(f"       {members} members, {where}{threads}", markup=False)
     with stop_on_signals() as stop, members_display(out, config.target.build()) as observer:
         result = ensemble.train_members(
             config,
             members=members,
-            how=SideBySide(workers, pin, observer, stop),
+            how=replace(how, observer=observer, stop=stop),
             prepared=prepared,
             resume=resume,
             overwrite=overwrite,

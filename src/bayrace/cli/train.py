@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bayrace.config import Config
     from bayrace.potential.potential import Potential
     from bayrace.train.team import Team
+    from bayrace.workflow.member import SideBySide
     from bayrace.workflow.train import RunResult
 
 Override = Annotated[
@@ -67,6 +68,13 @@ def train(
     workers: Annotated[
         int | None, typer.Option(help="Members at a time; default: one per core.")
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Train the members on the dask cluster at this address; its workers must see the "
+            "folder. Default: this machine."
+        ),
+    ] = None,
     pin: Annotated[
         bool, typer.Option(help="Keep each member to its own core; not if others use the machine.")
     ] = True,
@@ -103,6 +111,7 @@ def train(
       bayrace train config.yaml -s train.lr=0.005 -s model.preset=medium
       bayrace train runs/data --resume          after Ctrl-C or a crash
       bayrace train config.yaml --members 8     an ensemble, with epistemic σ
+      bayrace train config.yaml --members 8 --scheduler tcp://10.0.0.1:8786
       bayrace train config.yaml -s posterior=llpr
       bayrace train new.xyz --from model.bayrace --rehearse 200
       bayrace train new.xyz --from adopted.bayrace --layers last
@@ -120,13 +129,15 @@ def train(
         return
     from bayrace.cli.together import follow_leader
     from bayrace.train.join import joined
+    from bayrace.workflow.member import SideBySide
 
     with joined() as team:
         if not team.leads:
             follow_leader(source, overrides, team)
             return
         how = _How(resume=resume, overwrite=overwrite, strict=strict, team=team)
-        _train(source, overrides, how, members=members, workers=workers, pin=pin)
+        beside = SideBySide(workers, pin, scheduler=scheduler)
+        _train(source, overrides, how, members=members, beside=beside)
 
 
 @dataclass(frozen=True)
@@ -145,8 +156,7 @@ def _train(
     how: _How,
     *,
     members: int | None,
-    workers: int | None,
-    pin: bool,
+    beside: SideBySide,
 ) -> None:
     from bayrace.cli.together import lead
     from bayrace.config import ConfigError
@@ -155,8 +165,9 @@ def _train(
     config = configuration(source, overrides)
     out = console()
     count = members_of(config, members=members, resume=how.resume)
-    if count is None and workers is not None:
-        raise ConfigError("--workers is for ensembles; say how many members with --members 8")
+    for name, given in (("--workers", beside.workers), ("--scheduler", beside.scheduler)):
+        if count is None and given is not None:
+            raise ConfigError(f"{name} is for ensembles; say how many members with --members 8")
     resume, overwrite = lead(config, how.team, members=count, resume=how.resume)
     overwrite = overwrite or how.overwrite
     if count is not None:
@@ -166,8 +177,7 @@ def _train(
             config,
             out,
             members=count,
-            workers=workers,
-            pin=pin,
+            how=beside,
             resume=resume,
             overwrite=overwrite,
             strict=how.strict,

@@ -55,7 +55,7 @@ def finish(
     if model.noise_spec.kind in ("energy", "joint"):
         mean = posterior.mean
         if how.refit_epochs:
-            mean = _refitted(model, mean, likelihood, train, valid, how)
+            mean = _refitted_mean(model, mean, likelihood, train, valid, how)
         posterior = posterior.held(mean, model.noise_weights(mean))
     return with_shifts(posterior, model, train, progress=how.progress)
 
@@ -68,7 +68,21 @@ def finished(posterior: _S, task: FitTask) -> _S:
     return finish(posterior, task.model, last, task.train, task.valid, how)
 
 
-def _refitted(
+def refitted(task: FitTask, params: Params) -> Params:
+    """Weights of a network whose noise heads are fitted once more, as after every training."""
+    return refit_noise(
+        task.model,
+        params,
+        task.likelihood_at(task.settings.max_epochs),
+        task.train,
+        task.valid,
+        epochs=task.refit_epochs,
+        settings=task.settings,
+        stop=task.callbacks.stop,
+    )
+
+
+def _refitted_mean(
     model: HeadedModel,
     mean: Params,
     likelihood: Likelihood,

@@ -3,11 +3,17 @@
     θ = m + σε,   σ² = 1 / (ess (h + δ))
 
 m is the mean, h the diagonal Hessian of the mean negative log-likelihood of a structure, δ the
-weight decay and ess the number of structures the likelihood counts for. Training finds m; its h,
-one noisy number a step, is good enough to train by. At the end (not for `hessian="paper"`) h is
-measured under the Gaussian itself by the Fisher information, see `bayrace.posterior.fisher`. Noise
-heads are refitted at m and do not vary (h = ∞), and every sample has its energy shift
-(`bayrace.posterior.finish`).
+weight decay and ess the number of structures the likelihood counts for.
+
+A step scaled by weight after weight is a poor one for networks whose weights act together: from
+scratch, IVON has several times the errors of Muon after as many steps. So the run's own optimiser
+trains the network for the fraction `start` of the training, noise heads are refitted, and IVON has
+the rest, in a folder of its own. `start=0` is IVON from the first step on, as published.
+
+Training finds m; its h, one noisy number a step, is good enough to train by. At the end (not for
+`hessian="paper"`) h is measured under the Gaussian itself by the Fisher information, see
+`bayrace.posterior.fisher`. Noise heads are refitted at m and do not vary (h = ∞), and every sample
+has its energy shift (`bayrace.posterior.finish`).
 """
 
 from __future__ import annotations
@@ -24,8 +30,9 @@ from torch import Tensor
 from bayrace.core.outputs import Params
 from bayrace.core.protocols import Likelihood, Posterior
 from bayrace.data.dataset import Dataset
+from bayrace.models.noise import noise_spec_of
 from bayrace.posterior.example import SAMPLES, STEP
-from bayrace.posterior.finish import finished
+from bayrace.posterior.finish import finished, refitted
 from bayrace.posterior.fisher import Weighted, fisher
 from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
 from bayrace.posterior.shifts import Shifts
@@ -47,16 +54,19 @@ _Beta = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class IvonOptions(PosteriorMethod):
-    """Variational training: replaces the optimiser."""
+    """Variational training: a Gaussian of the weights is trained at its end, or all through."""
 
     name: ClassVar[str] = "ivon"
     trains: ClassVar = "itself"
-    lr: Annotated[float, Gt(0)] = 0.05
+    start: Annotated[float, Ge(0), Lt(1)] = 0.75
+    """Fraction of the training (epochs and time) that its own optimiser does before IVON; 0: IVON
+    from scratch, as the paper does, with lr 0.05 and hess_init 0.5."""
+    lr: Annotated[float, Gt(0)] = 0.0005
     """Learning rate at the start; the run's schedule scales it."""
     ess: Literal["structures", "atoms"] | Annotated[float, Gt(0)] = 1e5
     """Effective sample size: a number, or that of the training set: structures (the theory, but so
     hot that small sets diverge) or atoms."""
-    hess_init: Annotated[float, Gt(0)] = 0.5
+    hess_init: Annotated[float, Gt(0)] = 100.0
     """Hessian before the first step."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999995)
     """Memory of the gradient and of the Hessian."""
@@ -73,12 +83,18 @@ class IvonOptions(PosteriorMethod):
     variances after training; 0: those of the training itself."""
 
     def __post_init__(self) -> None:
+        if not 0 <= self.start < 1:
+            raise ValueError(f"ivon: start={self.start}: give a fraction from 0 up to 1, as 0.75")
         if self.samples < 1:
             raise ValueError(f"ivon: samples={self.samples}: use at least 1, for example 16")
 
     def fit(self, task: FitTask) -> Fitted:
         """Train, from the task's weights or, if there are none, from the beginning."""
         return Fitted(*fit(task, self))
+
+    def first_epochs(self, epochs: int) -> int:
+        """How many epochs of a training are not IVON's, which has one at least."""
+        return min(round(self.start * epochs), epochs - 1)
 
     @classmethod
     def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Ivon:
@@ -167,35 +183,73 @@ class Ivon:
         return moved.shifted(self.energy_shifts and self.energy_shifts.to(device))
 
 
-def fit(task: FitTask, options: IvonOptions) -> tuple[Ivon, FitResult]:
-    """Train the mean, from `task.params` or from scratch, and the variances with it.
+def fit(task: FitTask, options: IvonOptions) -> tuple[Ivon | None, FitResult]:
+    """Train the network and then its Gaussian; where there are weights already, the Gaussian alone.
 
-    Of the settings, the optimiser is replaced, and averages of weights and limits on the gradient
-    are off. Once the likelihood is that of the last epoch (after a warm-up), its `score` is
-    minimised: weights such as those of the β-NLL would change the temperature. Mean and Hessian
-    are the last ones; `FitResult.params` is the mean of the best validation. A run that `stop`
-    ended has a posterior too, of where it was, but neither refitted noise heads nor energy shifts.
+    In the part that is IVON's the optimiser is replaced, and averages of weights and limits on the
+    gradient are off. A network that is trained here has `task.folder`, IVON the folder of its name
+    inside. `FitResult.params` is the mean of the best validation in that last part. A run that
+    `stop` ended in it has a posterior too, of where it was, but neither refitted noise heads nor
+    energy shifts; one that was ended before has none.
     """
-    settings, calls = task.settings, task.callbacks
+    first = options.first_epochs(task.settings.max_epochs)
+    if task.params is not None or first == 0:
+        return _variational(task, options, first)
+    folder = task.folder / options.name
+    begun = task.resume and (folder / checkpoint.LAST).is_file()
+    if not begun:  # else the network is trained, and IVON goes on where it was
+        network = _network(task, options, first)
+        if network.reason == "interrupted":
+            return None, network
+        params = network.params
+        if task.refit_epochs and noise_spec_of(task.model).kind in ("energy", "joint"):
+            params = refitted(task, params)
+        task = replace(task, params=params)
+    return _variational(replace(task, folder=folder, resume=begun), options, first)
+
+
+def _network(task: FitTask, options: IvonOptions, epochs: int) -> FitResult:
+    """The first part: an ordinary training that is as much shorter."""
+    settings = task.settings
+    limit = None if settings.max_time is None else options.start * settings.max_time
+    shorter = replace(settings, max_epochs=epochs, max_time=limit)
+    return train_loop(
+        Task(task.model, task.likelihood_at, task.train, task.valid, shorter, task.folder),
+        resume=task.resume,
+        callbacks=task.callbacks,
+    )
+
+
+def _variational(task: FitTask, options: IvonOptions, first: int) -> tuple[Ivon, FitResult]:
+    """The part that is IVON's, after `first` epochs, from `task.params` or from scratch.
+
+    Once the likelihood is that of the last epoch (after a warm-up), its `score` is minimised:
+    weights such as those of the β-NLL would change the temperature. Mean and Hessian are the last
+    ones.
+    """
+    settings = task.settings
     ess = _effective_size(options.ess, task.train)
     final = task.likelihood_at(settings.max_epochs - 1)
 
     def proper(epoch: int) -> Likelihood:
-        chosen = task.likelihood_at(epoch)
+        chosen = task.likelihood_at(first + epoch)
         return final.score() if chosen == final else chosen
 
+    left = 1 - options.start if first else 1.0
+    limit = None if settings.max_time is None else left * settings.max_time
+    rest = replace(settings, max_epochs=settings.max_epochs - first, max_time=limit)
     result = train_loop(
         Task(
             task.model,
             proper,
             task.train,
             task.valid,
-            _with_ivon(settings, options, ess=ess),
+            _with_ivon(rest, options, ess=ess),
             task.folder,
         ),
         resume=task.resume,
         initial=task.params,
-        callbacks=calls,
+        callbacks=task.callbacks,
     )
     mean, state = load_last(task.folder)
     hessian = checkpoint.group(state, "hessian")

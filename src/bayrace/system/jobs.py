@@ -76,8 +76,9 @@ def run_jobs(
     placement: Placement,
     watch: Callable[[Standing], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
+    folder: str | None = None,
 ) -> Standing:
-    """Do the jobs in their order, one per slot of the placement at a time.
+    """Do the jobs in their order, one per slot of the placement at a time, in `folder` or here.
 
     `watch` hears of the standing a few times a second. Once `stop` is true no job starts, and those
     at work are asked to save and end. Jobs that were never started have no outcome. However this
@@ -98,7 +99,9 @@ def run_jobs(
                     del standing.running[at_work.place]
                     slots[slot] = None
                 if slots[slot] is None and waiting and not stopping:
-                    started = _Process(*waiting.popleft(), placement.slots[slot], placement.threads)
+                    started = _Process(
+                        *waiting.popleft(), placement.slots[slot], placement.threads, folder
+                    )
                     slots[slot] = started
                     standing.running[started.place] = started.process.pid
             watch(standing)
@@ -125,7 +128,14 @@ class _Process:
     which it takes no second notice.
     """
 
-    def __init__(self, place: int, job: Job, cores: tuple[int, ...], threads: int | None) -> None:
+    def __init__(
+        self,
+        place: int,
+        job: Job,
+        cores: tuple[int, ...],
+        threads: int | None,
+        folder: str | None,
+    ) -> None:
         self.place, self.job = place, job
         self.answer, self.log = TemporaryFile(), TemporaryFile()  # noqa: SIM115  `close` does
         with TemporaryFile() as description:
@@ -137,6 +147,7 @@ class _Process:
                 stdin=description,
                 stdout=self.answer,
                 stderr=self.log,
+                cwd=folder,
                 env=os.environ | ({} if threads is None else thread_limits(threads)),
             )
 

@@ -25,7 +25,7 @@ from bayrace.data.split import fingerprint
 from bayrace.evaluate.evaluation import Evaluation
 from bayrace.posterior.ensemble import Ensemble, EnsembleOptions
 from bayrace.potential.potential import Potential
-from bayrace.system.jobs import Outcome, Standing, run_jobs
+from bayrace.system.jobs import Outcome, Standing
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import Prepared
@@ -39,7 +39,7 @@ from bayrace.workflow.member import (
 )
 from bayrace.workflow.shared import shared_data
 from bayrace.workflow.train import evaluate_sets, prepare, write_json
-from bayrace.workflow.workers import member_job, place_members
+from bayrace.workflow.workers import member_job, place_members, run_members
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def _train_members(
     resume: bool,
 ) -> EnsembleResult:
     """In a folder that is ours."""
-    placement = place_members(config, members=members, workers=how.workers, pin=how.pin)
+    placement = place_members(config, how, members=members)
     start = None if initial is None else load_member(str(initial), members - 1)
     ready = prepared or prepare(config, initial=start)  # kernels are built here, once
     configs = [member_config(config, index, threads=placement.threads) for index in range(members)]
@@ -121,21 +121,18 @@ def _train_members(
         )
 
     with shared_data(Path(config.output), ready) if left else nullcontext() as data:
-        standing = run_jobs(
-            [
-                member_job(
-                    index,
-                    configs[index],
-                    data=data,
-                    resume=resume and (Path(configs[index].output) / LAST).is_file(),
-                    initial=initial,
-                )
-                for index in left
-            ],
-            placement=placement,
-            watch=lambda standing: how.observer(states(standing)),
-            stop=how.stop,
-        )
+        begun = [resume and (Path(configs[index].output) / LAST).is_file() for index in left]
+        jobs = [
+            member_job(
+                index,
+                configs[index],
+                data=data,
+                resume=here if how.scheduler is None else None,
+                initial=initial,
+            )
+            for index, here in zip(left, begun, strict=True)
+        ]
+        standing = run_members(jobs, how, placement, lambda now: how.observer(states(now)))
     ended = states(standing)
     how.observer(ended)
     return _conclude(config, ready, ended)

@@ -1,8 +1,8 @@
 """The folder of a run: the names in it, whether it may be written to, and clearing it.
 
 A run writes config.yaml (every value written out), history.jsonl, last.ckpt, best.ckpt, and in the
-end model.bayrace and, where there is test data, test.json. A posterior that trains on (SWAG) does
-so in a folder of its own name inside.
+end model.bayrace and, where there is test data, test.json. A posterior that trains on (SWAG, IVON)
+does so in a folder of its own name inside.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import IO
 from bayrace.config import Config, ConfigError
 from bayrace.core.files import remove_temporaries
 from bayrace.data.frame import DataError
+from bayrace.posterior.ivon import IvonOptions
 from bayrace.posterior.swag import SNAPSHOTS, SwagOptions
 from bayrace.train.checkpoint import BEST, LAST
 from bayrace.train.state import HISTORY
@@ -125,7 +126,8 @@ def clear_folder(folder: Path) -> None:
     if (folder / ENSEMBLE).is_file():
         for member in folder.glob("member-*"):
             _clear_inner(member)
-    _clear_inner(folder / SwagOptions.name)
+    for method in (SwagOptions, IvonOptions):
+        _clear_inner(folder / method.name)
     for name in _FILES:
         (folder / name).unlink(missing_ok=True)
     remove_leftovers(folder)

@@ -41,6 +41,7 @@ class SideBySide:
     pin: bool = True  # each keeps to its own cores: faster, unless others use them too
     observer: Callable[[Sequence[MemberProgress]], None] = lambda _: None  # a few times a second
     stop: Callable[[], bool] = lambda: False  # once it is true they save and end
+    scheduler: str | None = None  # address of a dask scheduler whose workers do it; None: here
 
 
 def look(index: int, config: Config, *, pid: int | None, outcome: Outcome | None) -> MemberProgress:

@@ -19,14 +19,17 @@ def train_member(task: dict[str, Any], stop: Callable[[], bool]) -> bool:
     """Train the member that a task describes; False where `stop` ended it."""
     from bayrace.config import make_config
     from bayrace.train.callbacks import Callbacks
+    from bayrace.train.checkpoint import LAST
     from bayrace.train.diverged import TrainingDiverged
     from bayrace.workflow import train as run
     from bayrace.workflow.member import load_member
     from bayrace.workflow.shared import prepared_from
 
-    resume: bool = task["resume"]
+    resume: bool | None = task["resume"]
     try:
         config = make_config(task["config"], source=task["config"]["output"])
+        if resume is None:
+            resume = (Path(config.output) / LAST).is_file()
         initial = None if task["initial"] is None else load_member(*task["initial"])
         data = task["data"]
         result = run.train(

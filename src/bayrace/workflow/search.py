@@ -32,6 +32,7 @@ from bayrace.system.jobs import Placement, run_jobs
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.train.state import HISTORY
 from bayrace.workflow.folder import MODEL, locked
+from bayrace.workflow.member import SideBySide
 from bayrace.workflow.prepare import read_splits
 from bayrace.workflow.search_pruner import Pruner
 from bayrace.workflow.search_score import Judgement, judge
@@ -82,7 +83,7 @@ def search(
     with locked(folder):
         study = _study(search, folder)
         run = _Run(search, raw, folder, study, _Frames.of(config, search), watch)
-        placement = place_members(config, members=search.trials, workers=search.workers)
+        placement = place_members(config, SideBySide(search.workers), members=search.trials)
         if not study.trials:
             run.enqueue(config)
         with ThreadPoolExecutor(len(placement.slots)) as pool:

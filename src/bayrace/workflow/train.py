@@ -32,6 +32,7 @@ from bayrace.data.split import fingerprint, frame_hashes
 from bayrace.evaluate.evaluation import Evaluation, evaluate
 from bayrace.models.partial import LastLayerOnly
 from bayrace.posterior import POSTERIORS
+from bayrace.posterior.finish import refitted
 from bayrace.posterior.method import FitTask, Fitted
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
@@ -39,7 +40,6 @@ from bayrace.train.callbacks import Callbacks as Callbacks
 from bayrace.train.checkpoint import write_atomically
 from bayrace.train.join import leave
 from bayrace.train.loop import FitResult, fit
-from bayrace.train.refit import refit_noise
 from bayrace.train.task import Task
 from bayrace.train.team import ALONE, Team
 from bayrace.workflow.calibrate import calibrated
@@ -214,17 +214,7 @@ def _with_refitted_noise(task: FitTask, config: Config, fitted: FitResult) -> Fi
     noisy = config.loss.kind in ("nll_e", "nll_jef")
     if not noisy or not task.refit_epochs or fitted.reason == "interrupted":
         return fitted
-    params = refit_noise(
-        task.model,
-        fitted.params,
-        task.likelihood_at(task.settings.max_epochs),
-        task.train,
-        task.valid,
-        epochs=task.refit_epochs,
-        settings=task.settings,
-        stop=task.callbacks.stop,
-    )
-    return replace(fitted, params=params)
+    return replace(fitted, params=refitted(task, fitted.params))
 
 
 def fit_posterior(

@@ -72,15 +72,19 @@ def aupr(known: Array, unknown: Array) -> float:
 
 
 def detections(
-    known: Mapping[str, Array], unknown: Mapping[str, Array]
+    known: Mapping[str, Array], unknown: Mapping[str, Array], *, certain: int = 0
 ) -> dict[str, Detection | None]:
-    """Judge every score of two sets; None for one that is 0 everywhere, or nan somewhere."""
+    """Judge every score of two sets; None for one that is 0 everywhere, or nan somewhere.
+
+    So many more unknown structures are `certain`: something else than the score tells them from
+    all others, an element that the potential does not know. Their score is infinite.
+    """
     found: dict[str, Detection | None] = {}
     for name, score in known.items():
         both = np.concatenate([score, unknown[name]])
         usable = both.any() and not np.isnan(both).any()
-        pair = (score, unknown[name])
-        sizes = (score.size, unknown[name].size)
+        pair = (score, np.concatenate([unknown[name], np.full(certain, np.inf)]))
+        sizes = (score.size, pair[1].size)
         found[name] = Detection(*sizes, auroc(*pair), aupr(*pair)) if usable else None
     return found
 

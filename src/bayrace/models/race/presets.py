@@ -84,6 +84,7 @@ _PAPER_POSTERIOR: dict[str, Any] = {  # what each kind is, where the user asks f
     "ensemble": {"members": 10},
     "swag": {"scaling": "paper", "samples": 30},
     "ivon": {
+        "start": 0.0,
         "lr": 0.05,
         "ess": "structures",
         "hess_init": 0.5,
