@@ -23,6 +23,7 @@ import numpy as np
 
 from bayrace.nn.coupling import clebsch_gordan
 from bayrace.nn.plan import Plan
+from bayrace.nn.program.sources import assembled, with_shared
 
 T_BUFFER = 4096
 """Numbers of T kept at a time for a receiver: half of a usual L1 cache in single precision."""
@@ -41,9 +42,7 @@ def generate(plan: Plan) -> str:
         "double_pairs": "\n".join(map(_double_pairs_path, blocks)),
     }
     source = resources.files("bayrace.nn").joinpath("convolution.c").read_text("utf-8")
-    for name, body in bodies.items():
-        source = source.replace(f"//@ {name}\n", body + "\n")
-    return "".join(f"#define {name} {value}\n" for name, value in sizes.items()) + source
+    return assembled(with_shared(source), bodies, sizes)
 
 
 def coupling_count(plan: Plan) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
-_SHARED = ("lanes", "sigmoid", "threads")
+_SHARED = ("vectors", "lanes", "sigmoid", "threads", "blocks")
 
 
 @cache
@@ -21,3 +22,10 @@ def with_shared(text: str) -> str:
         shared = folder.joinpath(f"{name}.c").read_text("utf-8")
         text = text.replace(f"//@ {name}\n", shared)
     return text
+
+
+def assembled(text: str, bodies: Mapping[str, str], sizes: Mapping[str, object]) -> str:
+    """C source with generated code in place of `//@ name`, below a definition of every size."""
+    for name, body in bodies.items():
+        text = text.replace(f"//@ {name}\n", body + "\n")
+    return "".join(f"#define {name} {value}\n" for name, value in sizes.items()) + text
