@@ -109,7 +109,8 @@ def test_help_loses_no_brackets() -> None:
     for name, command in commands.items():
         texts = [command.help, *(getattr(option, "help", None) for option in command.params)]
         for text in filter(None, texts):
-            assert Text.from_markup(text).plain == text.replace("\\[", "["), name
+            shown = text.replace("\\[", "[").replace("\b", "")  # which ends paragraphs in typer
+            assert Text.from_markup(text).plain == shown, name
 
 
 def test_keys_stand_alone() -> None:
