@@ -11,7 +11,8 @@ strained by 1.5 %, that the other network has labelled. Printed are
 - the largest difference from the package's own energies (per atom) and forces (bar: 1e-5 eV, eV/Å);
 - the share of new structures of the same kind in their 90 % intervals (bar: 85 to 95 %);
 - the AUROC of σ between those structures and ones rattled by 0.25 to 0.35 Å (bar: 0.95);
-- the median σ against the rattle (bar: it rises), with the median error beside it;
+- medians of σ against the rattle, of the errors beside them, and the rattle from which on each
+  rises: inside the data, σ has to follow the errors;
 - where dynamics at 300 K and at 6000 K end, by `bayrace md` with its default rule.
 """
 
@@ -163,23 +164,34 @@ def print_detection(potential: Potential, test: Sequence[Atoms], far: Sequence[A
 
 
 def print_rise(potential: Potential, material: str, labels: Any, *, count: int) -> None:
-    """The median σ against the rattle, and the median error beside it."""
+    """Medians of σ against the rattle, and of the errors beside it."""
     rows = []
     for rattle in RATTLES:
         images = [labelled(crystal(material, rattle, seed=k), labels) for k in range(count)]
         found = potential.predict(images)
         truth = torch.tensor([atoms.get_potential_energy() for atoms in images])
-        error = float((found.energy.mean - truth).abs().median())
-        rows.append((float(found.energy.std.median()), error, float(worst(found).median())))
-    energy, _, force = zip(*rows, strict=True)
-    print(f"  {material}: rattle, Å: σ_E and error, meV; σ_F of the worst atom, meV/Å")
+        pulled = torch.tensor(np.concatenate([atoms.get_forces() for atoms in images]))
+        error = (found.energy.mean - truth).abs()
+        lengths = (found.forces.mean - pulled).norm(dim=-1).reshape(-1, 8).amax(1)
+        columns = (found.energy.std, error, worst(found), lengths)
+        rows.append([1000 * float(column.median()) for column in columns])
+    print(f"  {material}: rattle, Å: σ_E, error, meV; σ_F and error of the worst atom, meV/Å")
     for rattle, row in zip(RATTLES, rows, strict=True):
-        print("    {:.2f}: {:.0f} {:.0f}; {:.0f}".format(rattle, *(1000 * each for each in row)))
-    print(f"    rises: energy {monotone(energy)}, force {monotone(force)}", flush=True)
+        print("    {:.2f}: {:.0f} {:.0f}; {:.0f} {:.0f}".format(rattle, *row))
+    names = ("σ_E", "error of the energy", "σ_F", "error of the force")
+    found_from = [
+        f"{name} {rises_from(column):.2f}"
+        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    ]
+    print(f"    rises from, Å: {', '.join(found_from)}", flush=True)
 
 
-def monotone(values: Sequence[float]) -> str:
-    return "yes" if list(values) == sorted(values) else "no"
+def rises_from(values: Sequence[float]) -> float:
+    """The rattle from which on every value is above the one before."""
+    place = len(values) - 1
+    while place and values[place - 1] < values[place]:
+        place -= 1
+    return RATTLES[place]
 
 
 def worst(prediction: Any) -> torch.Tensor:

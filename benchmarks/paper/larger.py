@@ -29,8 +29,12 @@ Array = NDArray[np.float64]
 
 def scores(found: Evaluation) -> dict[str, Array]:
     """Numbers (S,) of the structures, by what they are."""
-    atoms, sigma, error = found.atoms.astype(np.float64), found.energy.std, abs(found.energy.error)
-    first = np.concatenate([[0], np.cumsum(found.atoms)[:-1]])
+    atoms, sigma, error = (
+        found.atom_counts.astype(np.float64),
+        found.energy.std,
+        abs(found.energy.error),
+    )
+    first = np.concatenate([[0], np.cumsum(found.atom_counts)[:-1]])
     result = {
         "σ": sigma,
         "σ/√atoms": sigma / np.sqrt(atoms),

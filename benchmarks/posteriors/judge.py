@@ -132,8 +132,8 @@ def numbers(everything: Evaluation, chosen: Evaluation) -> dict[str, Any]:
     assert total.energy is not None
     assert total.forces is not None
     return {
-        "frames": len(everything.atoms),
-        "force_frames": len(chosen.atoms),
+        "frames": len(everything.atom_counts),
+        "force_frames": len(chosen.atom_counts),
         "energy_rmse": total.energy.rmse,
         "energy_per_atom_rmse": total.energy_per_atom.rmse,
         "forces_rmse": total.forces.rmse,

@@ -7,6 +7,7 @@ import sys
 import pytest
 import typer
 import yaml
+from rich.text import Text
 
 from bayrace.cli.main import app
 from bayrace.config import make_config
@@ -100,6 +101,16 @@ def test_help_texts_stand_alone() -> None:
             if not getattr(option, "hidden", False):
                 assert len(text) > 7, f"{name} {option.opts}: {text!r}"
                 assert not text.startswith(("Of ", "...", "How many", "K.", "fs.")), (name, text)
+
+
+def test_help_loses_no_brackets() -> None:
+    """What rich would take for markup, such as [engines], is escaped."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        texts = [command.help, *(getattr(option, "help", None) for option in command.params)]
+        for text in filter(None, texts):
+            shown = text.replace("\\[", "[").replace("\b", "")  # which ends paragraphs in typer
+            assert Text.from_markup(text).plain == shown, name
 
 
 def test_keys_stand_alone() -> None:

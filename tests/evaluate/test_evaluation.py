@@ -92,7 +92,7 @@ def test_numbers_are_those_of_the_prediction(potential, frames, evaluation) -> N
     )
     per_atom = evaluation.energy_per_atom
     np.testing.assert_array_equal(per_atom.pit, energy.pit)
-    np.testing.assert_allclose(per_atom.epistemic * evaluation.atoms, energy.epistemic)
+    np.testing.assert_allclose(per_atom.epistemic * evaluation.atom_counts, energy.epistemic)
 
 
 def test_json_has_every_group(evaluation) -> None:
@@ -170,7 +170,7 @@ def test_scores_per_structure(evaluation) -> None:
         (300,),
     )
     np.testing.assert_allclose(
-        scores["energy_total"], evaluation.energy.std / np.sqrt(evaluation.atoms)
+        scores["energy_total"], evaluation.energy.std / np.sqrt(evaluation.atom_counts)
     )
     assert (scores["forces_max_total"] >= scores["forces_mean_total"]).all()
 

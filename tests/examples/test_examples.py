@@ -46,7 +46,7 @@ def test_learn(folder: Path) -> None:
 def test_sevennet(tmp_path: Path) -> None:
     if importlib.util.find_spec("sevenn") is None:
         pytest.skip("sevenn is not installed")
-    assert example("sevennet")(tmp_path, frames=20).posterior.name == "llpr"
+    assert example("sevennet")(tmp_path, frames=20).posterior.name == "distance"
 
 
 def test_every_example_is_tested() -> None:

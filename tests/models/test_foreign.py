@@ -87,6 +87,32 @@ def _small_mace(*, seed: int) -> Any:
     )
 
 
+def _trained_mace(structures: list[Atoms]) -> Any:
+    """The small network after some steps towards labelled forces; its package does the work."""
+    from mace.data import AtomicData, config_from_atoms
+    from mace.tools import AtomicNumberTable, torch_geometric
+
+    network = _small_mace(seed=0)
+    table = AtomicNumberTable([11, 14, 17])
+    graphs = [
+        AtomicData.from_config(config_from_atoms(atoms), z_table=table, cutoff=4.0)
+        for atoms in structures
+    ]
+    batch = next(iter(torch_geometric.dataloader.DataLoader(graphs, batch_size=len(graphs))))
+    target = torch.tensor(np.concatenate([atoms.get_forces() for atoms in structures]))
+    optimiser = torch.optim.Adam(network.parameters(), lr=0.01)
+    errors = []
+    for _ in range(40):
+        optimiser.zero_grad()
+        forces = network(batch.to_dict(), training=True)["forces"]
+        loss = (forces - target.to(forces)).square().mean()
+        loss.backward()
+        optimiser.step()
+        errors.append(float(loss))
+    assert errors[-1] < 0.5 * errors[0]
+    return network
+
+
 def _own_calculator(kind: str, weights: str) -> Any:
     """The calculator that its package offers."""
     with contextlib.redirect_stdout(io.StringIO()):
@@ -330,3 +356,27 @@ def test_weights_of_a_user_that_change_are_refused(kind: str, tmp_path: Path) ->
     path.unlink()
     with pytest.raises(ValueError, match="no such file"):
         spec.build()
+
+
+def test_a_trained_mace(tmp_path: Path) -> None:
+    """Trained here by its own package, then adopted with LLPR for what it was trained on."""
+    warnings.simplefilter("ignore")
+    pytest.importorskip("mace", reason="pip install bayrace[mace]")
+    label = _other("mace", tmp_path)
+    home = [
+        label(crystal("NaCl", rattle=r, strain=0.015, seed=k))
+        for k, r in enumerate(_amplitudes(30))
+    ]
+    torch.save(_trained_mace(home[:10]), tmp_path / "trained.model")
+    ase.io.write(tmp_path / "home.xyz", home)
+    weights = f"mace:{tmp_path / 'trained.model'}"
+    potential = bayrace.adopt(weights, tmp_path / "home.xyz", posterior="llpr")
+    calculator = _own_calculator("mace", weights)
+    atoms = crystal("NaCl", rattle=0.1, strain=0.02, seed=1)
+    found = potential.predict(atoms)
+    atoms.calc = calculator
+    np.testing.assert_allclose(found.forces.mean.numpy(), atoms.get_forces(), atol=1e-5)
+    far = [crystal("NaCl", rattle=0.3, strain=0.05, seed=900 + k) for k in range(15)]
+    near, away = potential.predict(home[10:]), potential.predict(far)
+    assert auroc(_worst(near).numpy(), _worst(away).numpy()) >= 0.95
+    assert auroc(near.energy.std.numpy(), away.energy.std.numpy()) >= 0.95

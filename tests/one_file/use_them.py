@@ -1,4 +1,4 @@
-"""Run by the test, beside an installed package of somebody else."""
+"""Run by the test, where the files of CONTRIBUTING are installed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from theirs.oracle import Springs
 from theirs.recalibration import Median
 from typer.testing import CliRunner
 
+import bayrace
 from bayrace.calibrate.fit import fit_calibration
 from bayrace.cli.main import app
 from bayrace.config import ConfigError, make_config
@@ -116,4 +117,4 @@ def told() -> None:
 conformance()
 by_command(by_configuration())
 told()
-print("all five were used")
+print("all five were used with", Path(bayrace.__file__).parents[1])

@@ -331,20 +331,22 @@ def test_random_sums_of_forces_are_unbiased(rows: int) -> None:
     assert torch.equal(again, draws[7])
 
 
-def test_derivatives_along_directions_are_those_of_the_features() -> None:
+@pytest.mark.parametrize("count", [3, 40])  # fewer and more than there are features
+def test_derivatives_along_directions_are_those_of_the_features(count: int) -> None:
     model = Race(small_spec(ELEMENTS))
     params = model.init(3, dtype=torch.float64)
+    assert 3 < model.last_layer(params).numel() <= 40
     frames = [random_frame(ELEMENTS, n, seed=n, cell=np.eye(3) * 4.0) for n in (4, 5)]
     batch = graph_of(model, *frames)
     slopes = feature_derivatives(model, params, batch, stress=True)
     assert slopes.stress is not None
     random = torch.Generator().manual_seed(0)
-    along = torch.randn(20, batch.n_atoms, 3, generator=random, dtype=torch.float64)
+    along = torch.randn(count, batch.n_atoms, 3, generator=random, dtype=torch.float64)
     each = torch.einsum("kni,dni->knd", along, slopes.forces)
-    expected = torch.zeros(20, 2, each.shape[-1], dtype=torch.float64)
+    expected = torch.zeros(count, 2, each.shape[-1], dtype=torch.float64)
     expected.index_add_(1, batch.structure_index, each)
     torch.testing.assert_close(projected_derivatives(model, params, batch, along), expected)
-    along = torch.randn(3, 2, 6, generator=random, dtype=torch.float64)
+    along = torch.randn(count, 2, 6, generator=random, dtype=torch.float64)
     found = projected_derivatives(model, params, batch, along, stress=True)
     torch.testing.assert_close(found, torch.einsum("ksi,dsi->ksd", along, slopes.stress))
 

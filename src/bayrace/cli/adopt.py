@@ -58,8 +58,9 @@ def adopt(
         list[str] | None,
         typer.Option(
             "--set",
-            help="Change a key, as in a configuration: --set data.energy_key=dft_energy, "
-            "--set calibrate=conformal; repeatable.",
+            "-s",
+            help="Change a key, as in a configuration: -s data.energy_key=dft_energy, "
+            "-s calibrate=conformal; repeatable.",
         ),
     ] = None,
     debug: Debug = False,

@@ -49,7 +49,8 @@ def calibrate(
     ] = "scale",
     argument: Arguments = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Default: MODEL-calibrated.bayrace.")
+        Path | None,
+        typer.Option("--output", "-o", help="File to write; default: MODEL-calibrated.bayrace."),
     ] = None,
     edge_budget: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,

@@ -17,12 +17,20 @@ from rich.markup import escape
 P = ParamSpec("P")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-EdgeBudget = Annotated[int, typer.Option(min=1, help="Edges (neighbour pairs) per batch.")]
+Device = Annotated[str, typer.Option(help="Where to compute: auto, cpu, cuda or cuda:1.")]
+EdgeBudget = Annotated[
+    int, typer.Option(min=1, help="Edges (neighbour pairs) per batch: fewer need less memory.")
+]
 ModelFile = Annotated[Path, typer.Argument(help="A potential, as bayrace train writes it.")]
-EnergyKey = Annotated[str | None, typer.Option(help="Key of the energy; default: as in training.")]
-ForcesKey = Annotated[str | None, typer.Option(help="Key of the forces; default: as in training.")]
-StressKey = Annotated[str | None, typer.Option(help="Key of the stress; default: as in training.")]
+EnergyKey = Annotated[
+    str | None, typer.Option(help="Name of the energy in the file; default: as in training.")
+]
+ForcesKey = Annotated[
+    str | None, typer.Option(help="Name of the forces in the file; default: as in training.")
+]
+StressKey = Annotated[
+    str | None, typer.Option(help="Name of the stress in the file; default: as in training.")
+]
 
 FAILED, INTERRUPTED = 2, 130
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]

@@ -49,16 +49,24 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    models: Annotated[list[Path], typer.Argument(help="Potentials; the first is the measure.")],
+    models: Annotated[
+        list[Path], typer.Argument(help="Potentials; costs are told in those of the first.")
+    ],
     known: Annotated[str, typer.Option("--id", help="Labelled structures of the known kind.")],
     ood: Annotated[
         str | None, typer.Option(help="Structures of an unknown kind, to be told from these.")
     ] = None,
     normalise: Annotated[
-        bool, typer.Option("--normalise", help="In the score, move CE to 0..1 over the models.")
+        bool,
+        typer.Option(
+            "--normalise", help="In the score, map calibration errors of all models onto 0 to 1."
+        ),
     ] = False,
     score: Annotated[
-        Score, typer.Option(help="Whose AUROC enters the score: which σ, of what.")
+        Score,
+        typer.Option(
+            help="σ whose AUROC enters the score: of energy or forces, total or epistemic."
+        ),
     ] = "energy_total",
     timed: Annotated[int, typer.Option(min=1, help="Structures in the batch that is timed.")] = 16,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of timing, in turns.")] = 30,

@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 def fit(
     model: ModelFile,
     posterior: Annotated[
-        str, typer.Option(help="Posterior to fit, one of those below, such as llpr.")
+        str, typer.Option(help="Posterior to fit, one of those above, such as llpr.")
     ],
     output: Annotated[
         Path | None, typer.Option(help="File to write; default: model-POSTERIOR.bayrace beside it.")

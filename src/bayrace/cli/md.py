@@ -81,7 +81,10 @@ def md(
     compressibility: Annotated[
         float, typer.Option(help="berendsen: compressibility, 1/GPa.")
     ] = 0.5,
-    bias: Annotated[float, typer.Option(help="τ: dynamics on E − τ·σ, to meet the unknown.")] = 0.0,
+    bias: Annotated[
+        float,
+        typer.Option(help="Strength τ of dynamics on E − τ·σ, which seek what is not known yet."),
+    ] = 0.0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
     device: Device = "auto",
     debug: Debug = False,

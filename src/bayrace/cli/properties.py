@@ -139,7 +139,7 @@ def properties(
 def neb(
     model: ModelFile,
     first: Annotated[str, typer.Argument(help="Structure at one end; file.xyz@0.")],
-    last: Annotated[str, typer.Argument(help="Structure at the other, atoms in the same order.")],
+    last: Annotated[str, typer.Argument(help="Structure at the other end, same order of atoms.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Extended XYZ file of the path.")],
     images: Annotated[int, typer.Option(min=3, help="Structures, both ends included.")] = 7,
     max_force: MaxForce = 0.02,

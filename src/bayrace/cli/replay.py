@@ -52,7 +52,7 @@ def replay(
     Example, replay.yaml:
       model: runs/ensemble/model.bayrace
       pools: {600K: pool_600K.xyz, 1200K: pool_1200K.xyz}
-      acquisitions: [random, bald-ef, diverse]
+      acquisitions: \\[random, bald-ef, diverse]
       budgets: [5, 10, 20]         of each pool
       seeds: [0, 1, 2]
       holdout: 0.333               of each pool is its test set

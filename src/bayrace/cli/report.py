@@ -43,7 +43,9 @@ def report(
     ] = None,
     ood: Annotated[
         list[str] | None,
-        typer.Option(help="The same, of structures the potential should not know; repeatable."),
+        typer.Option(
+            help="Labelled file, or name=file, of structures that it should not know; repeatable."
+        ),
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="HTML page to write.")] = Path(
         "report.html"

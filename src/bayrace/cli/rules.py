@@ -35,6 +35,16 @@ GapLimit = Annotated[
         "those of the training data; auto: twice what is usual among them; off."
     ),
 ]
+StateModels = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Potentials: those of energy_mean and energy_soft_gap; or one for each state, "
+        "lowest first; with --diabatic those of E_PPS, E_OSS and Δ²."
+    ),
+]
+Diabatic = Annotated[
+    bool, typer.Option(help="The three potentials are those of E_PPS, E_OSS and Δ².")
+]
 
 
 def make_rule(

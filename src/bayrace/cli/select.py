@@ -56,11 +56,16 @@ def select(
         typer.Option(help="Structures with labels; default: the training files of the model."),
     ] = None,
     over_atoms: Annotated[
-        Literal["mean", "max", "sum"], typer.Option(help="Forces of a structure: over its atoms.")
+        Literal["mean", "max", "sum"],
+        typer.Option(help="How the numbers of its atoms' forces become one of a structure."),
     ] = "mean",
     min_distance: Annotated[
         float | None,
-        typer.Option(min=0, help="Least distance of chosen structures: Å, or σ of features."),
+        typer.Option(
+            min=0,
+            help="Leave out what is closer than this to a known or chosen structure: Å for one "
+            "composition, else standard deviations of features; 0: only the same again.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of random choices.")] = 0,
     overwrite: Overwrite = False,

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from bayrace.cli.common import Debug, Device, Overwrite, console, friendly, refuse_existing
+from bayrace.cli.rules import Diabatic, StateModels
 
 
 def register(app: typer.Typer) -> None:
@@ -16,15 +17,9 @@ def register(app: typer.Typer) -> None:
 
 
 def states(
-    models: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Potentials: those of energy_mean and energy_soft_gap; or one for each state, "
-            "lowest first; with --diabatic those of E_PPS, E_OSS and Δ²."
-        ),
-    ],
+    models: StateModels,
     data: Annotated[str, typer.Option(help="Structures of one molecule: extended XYZ.")],
-    diabatic: Annotated[bool, typer.Option(help="Three potentials: E_PPS, E_OSS, Δ².")] = False,
+    diabatic: Diabatic = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Extended XYZ file of predictions.")
     ] = None,

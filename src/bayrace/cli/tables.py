@@ -150,7 +150,7 @@ def _table(
 
 def _quality_rows(evaluation: Evaluation, config_type: str) -> Iterator[Row]:
     frames = evaluation.config_types == config_type if config_type else None
-    atoms = None if frames is None else frames.repeat(evaluation.atoms)
+    atoms = None if frames is None else frames.repeat(evaluation.atom_counts)
     suffix = f" [{config_type}]" if config_type else ""
     found = evaluation.uncertainty(frames)
     if found["energy"] is not None:
@@ -180,7 +180,7 @@ def _number(value: float | None) -> str:
 
 def _rows(evaluation: Evaluation, quantities: Quantities, config_type: str) -> Iterator[Row]:
     frames = evaluation.config_types == config_type
-    atoms = frames.repeat(evaluation.atoms)
+    atoms = frames.repeat(evaluation.atom_counts)
     target = evaluation.target
     own = (("energy", target.name, target.shown_unit, target.factor),)
     for key, name, unit, factor in _QUANTITIES if target.is_energy else own:

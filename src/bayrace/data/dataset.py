@@ -95,8 +95,8 @@ class Dataset:
         for indices in requests:
             yield self.batch(indices, dtype=dtype, device=device) if len(indices) else None
 
-    def work(self, indices: Sequence[int]) -> list[int]:
-        """Edges of each of these frames."""
+    def costs(self, indices: Sequence[int]) -> list[int]:
+        """What each of these frames costs, in edges."""
         counts: list[int] = self.edges[list(indices)].tolist()
         return counts
 

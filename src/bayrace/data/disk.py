@@ -51,7 +51,7 @@ class DiskDataset:
         """Seconds in which the training had to wait for structures."""
         return self._feed.waited
 
-    def work(self, indices: Sequence[int]) -> list[int]:
+    def costs(self, indices: Sequence[int]) -> list[int]:
         """Nobody knows before they are read; all are taken for alike."""
         return [1] * len(indices)
 

@@ -91,7 +91,7 @@ class Evaluation:
 
     name: str
     accuracy: Accuracy
-    atoms: NDArray[np.int64]  # (S,) atoms of each frame
+    atom_counts: NDArray[np.int64]  # (S,) of each frame
     config_types: NDArray[np.str_]  # (S,)
     numbers: NDArray[np.int64]  # (N,) atomic numbers
     energy: Compared  # (S,) eV, or another property in its unit
@@ -104,16 +104,16 @@ class Evaluation:
     @property
     def energy_per_atom(self) -> Compared:
         """(S,) eV/atom."""
-        scaled = {name: value / self.atoms for name, value in vars(self.energy).items()}
+        scaled = {name: value / self.atom_counts for name, value in vars(self.energy).items()}
         return Compared(**scaled | {"pit": self.energy.pit})
 
     def scores(self) -> dict[str, Array]:
         """Numbers (S,) that should be large for unknown structures; see `structure_scores`."""
         energy = {"total": self.energy.std, "epistemic": self.energy.epistemic}
         if not self.target.is_energy:
-            return structure_scores(self.atoms, energy, {}, extensive=self.target.extensive)
+            return structure_scores(self.atom_counts, energy, {}, extensive=self.target.extensive)
         forces = {"total": self.forces.std, "epistemic": self.forces.epistemic}
-        return structure_scores(self.atoms, energy, forces)
+        return structure_scores(self.atom_counts, energy, forces)
 
     def whitened(self, chosen: Chosen | None = None) -> Whitened | None:
         """Metrics of the force covariances of chosen atoms that have labels."""
@@ -122,7 +122,7 @@ class Evaluation:
 
     def uncertainty(self, frames: Chosen | None = None) -> dict[str, Quality | None]:
         """Metrics of σ by quantity, of chosen frames (S,)."""
-        atoms = None if frames is None else frames.repeat(self.atoms)
+        atoms = None if frames is None else frames.repeat(self.atom_counts)
         return {
             "energy": self.energy.quality(frames),
             "forces": self.forces.quality(atoms),
@@ -151,7 +151,7 @@ class Evaluation:
             **self.accuracy.to_json(),
             "predicted_std": spreads,
             "uncertainty": {
-                **_uncertainty_json(self, np.ones(len(self.atoms), dtype=bool)),
+                **_uncertainty_json(self, np.ones(len(self.atom_counts), dtype=bool)),
                 "forces_by_element": elements,
                 "by_config_type": types,
             },
@@ -254,7 +254,7 @@ def _join(
     return Evaluation(
         name=name,
         accuracy=errors,
-        atoms=np.array([len(frame.numbers) for frame in frames], dtype=np.int64),
+        atom_counts=np.array([len(frame.numbers) for frame in frames], dtype=np.int64),
         config_types=np.array([frame.config_type for frame in frames], dtype=np.str_),
         numbers=np.concatenate([frame.numbers for frame in frames]),
         energy=Compared(**joined("energy")),
@@ -270,7 +270,7 @@ def _uncertainty_json(evaluation: Evaluation, frames: Chosen) -> dict[str, Any]:
     energy, stress = (found[name] for name in ("energy", "stress"))
     return {
         "energy": None if energy is None else energy.to_json(),
-        "forces": _forces_json(evaluation, frames.repeat(evaluation.atoms)),
+        "forces": _forces_json(evaluation, frames.repeat(evaluation.atom_counts)),
         "stress": None if stress is None else stress.to_json(),
     }
 

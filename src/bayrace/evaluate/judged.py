@@ -98,14 +98,14 @@ class Judged:
     target: Target = ENERGY  # that `energy` holds, in its unit
 
     @property
-    def atoms(self) -> Integers:
+    def atom_counts(self) -> Integers:
         """Atoms of each structure, (S,)."""
         return np.array([len(frame.numbers) for frame in self.frames], dtype=np.int64)
 
     @property
     def starts(self) -> Integers:
         """First atom of each structure and the end, (S + 1,)."""
-        return np.concatenate([[0], np.cumsum(self.atoms)])
+        return np.concatenate([[0], np.cumsum(self.atom_counts)])
 
     @property
     def uncertain(self) -> bool:
@@ -166,10 +166,10 @@ def judge(
 
     `seen` says how many of the frames were used in making the potential, see `overlap`.
     """
-    if len(frames) != len(evaluation.atoms):
+    if len(frames) != len(evaluation.atom_counts):
         raise ValueError(
-            f"{len(frames)} frames and an evaluation of {len(evaluation.atoms)}; give the frames "
-            f"that {evaluation.name!r} was evaluated on"
+            f"{len(frames)} frames and an evaluation of {len(evaluation.atom_counts)}; give the "
+            f"frames that {evaluation.name!r} was evaluated on"
         )
     return Judged(
         name=evaluation.name,
@@ -197,7 +197,7 @@ def _quantity(evaluation: Evaluation, name: str, calibration: Calibration | None
     part = compared.known()
     frame, atom, number = (
         np.broadcast_to(each.reshape(len(each), *[1] * (known.ndim - 1)), known.shape)[known]
-        for each in _owners(evaluation, by_atom=name == "forces")
+        for each in _places(evaluation, by_atom=name == "forces")
     )
     return Quantity(
         label=part.label,
@@ -214,14 +214,15 @@ def _quantity(evaluation: Evaluation, name: str, calibration: Calibration | None
     )
 
 
-def _owners(evaluation: Evaluation, *, by_atom: bool) -> tuple[Integers, Integers, Integers]:
+def _places(evaluation: Evaluation, *, by_atom: bool) -> tuple[Integers, Integers, Integers]:
     """Structure, atom within it and atomic number of each row of a quantity."""
-    frame = np.arange(len(evaluation.atoms))
+    counts = evaluation.atom_counts
+    frame = np.arange(len(counts))
     if not by_atom:
         return frame, np.full_like(frame, -1), np.zeros_like(frame)
-    owner = np.repeat(frame, evaluation.atoms)
-    first = np.cumsum(evaluation.atoms) - evaluation.atoms
-    return owner, np.arange(len(owner)) - first[owner], evaluation.numbers
+    structure = np.repeat(frame, counts)
+    first = np.cumsum(counts) - counts
+    return structure, np.arange(len(structure)) - first[structure], evaluation.numbers
 
 
 def _ends(shape: ErrorDistribution | None) -> tuple[float, float]:

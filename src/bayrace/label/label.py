@@ -106,7 +106,7 @@ def label_frames(
         run = _Run(labels, oracle, settings, unique, progress)
         if run.unfinished():
             with label_cluster(workers=settings.workers, scheduler=settings.scheduler) as client:
-                run.work(client)
+                run.compute_all(client)
         rows = labels.rows()
     return Labelling(
         labels.labelled(frames),
@@ -144,7 +144,7 @@ class _Run:
         """Whether there is anything to compute or to wait for."""
         return bool(self.waiting or self.adopted)
 
-    def work(self, client: Any) -> None:
+    def compute_all(self, client: Any) -> None:
         """Compute everything that is waiting, and wait for what earlier runs have left."""
         ended: queue.SimpleQueue[Any] = queue.SimpleQueue()
         pending: dict[str, Any] = {}

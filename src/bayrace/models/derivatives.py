@@ -19,6 +19,7 @@ _ROW = (0, 1, 2, 1, 0, 0)
 _COLUMN = (0, 1, 2, 2, 2, 1)
 
 ROWS_AT_ONCE = 18  # of a Jacobian; half the time of one by one, and a multiple of 3 and 6
+"""Of our own networks; others say themselves what suits them (`rows_at_once`)."""
 
 
 def evaluate(
@@ -53,22 +54,32 @@ def evaluate(
     return _outputs(heads, -gradient, voigt_stress(virial, batch))
 
 
-def jacobian(values: Tensor, leaves: Params, cotangents: Tensor) -> Iterator[Params]:
+def jacobian(
+    values: Tensor, leaves: Params, cotangents: Tensor, *, at_once: int = ROWS_AT_ONCE
+) -> Iterator[Params]:
     """Derivatives of cotangents (K, R) @ values (R,) by the leaves, (k, ...) each, in chunks k.
 
-    Chunks hold ROWS_AT_ONCE rows, the last one what is left.
+    Chunks hold `at_once` rows, the last one what is left.
     """
     inputs = list(leaves.values())
-    for chunk in torch.split(cotangents.to(values), ROWS_AT_ONCE):
+    for chunk in torch.split(cotangents.to(values), at_once):
+        alone = at_once == 1  # without the transform that works on several
         rows = torch.autograd.grad(
             values,
             inputs,
-            chunk,
-            is_grads_batched=True,
+            chunk[0] if alone else chunk,
+            is_grads_batched=not alone,
             retain_graph=True,
             materialize_grads=True,
         )
-        yield dict(zip(leaves, rows, strict=True))
+        yield {
+            name: row.unsqueeze(0) if alone else row for name, row in zip(leaves, rows, strict=True)
+        }
+
+
+def rows_at_once(model: Model) -> int:
+    """How many rows of a Jacobian a network had best be asked for together."""
+    return int(getattr(model, "rows_at_once", ROWS_AT_ONCE))
 
 
 def strained(batch: GraphBatch, strain: Tensor) -> GraphBatch:

@@ -17,12 +17,12 @@ share: each thread has its own copy, and the copies are added in a fixed order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import resources
 
 import numpy as np
 
 from bayrace.nn.coupling import clebsch_gordan
 from bayrace.nn.plan import Plan
+from bayrace.nn.sources import assembled, source_text
 
 T_BUFFER = 4096
 """Numbers of T kept at a time for a receiver: half of a usual L1 cache in single precision."""
@@ -40,10 +40,7 @@ def generate(plan: Plan) -> str:
         "double_receiver": "\n".join(map(tangent_path, blocks)),
         "double_pairs": "\n".join(map(_double_pairs_path, blocks)),
     }
-    source = resources.files("bayrace.nn").joinpath("convolution.c").read_text("utf-8")
-    for name, body in bodies.items():
-        source = source.replace(f"//@ {name}\n", body + "\n")
-    return "".join(f"#define {name} {value}\n" for name, value in sizes.items()) + source
+    return assembled(source_text("convolution.c"), bodies, sizes)
 
 
 def coupling_count(plan: Plan) -> int:

@@ -9,11 +9,8 @@
 
 #include <string.h>
 
-typedef REAL real;
-typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
-typedef real loose
-    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
-#define AT(pointer) (*(loose *)(pointer))
+//@ vectors
+//@ lanes
 
 static const real SIGN[2][HARMONICS] = {
 //@ signs
@@ -23,26 +20,6 @@ static inline void couple(const real *y_pair, int side, real *t) {
   real y[HARMONICS];
   for (int i = 0; i < HARMONICS; i++) y[i] = SIGN[side][i] * y_pair[i];
 //@ couple
-}
-
-/* Halves a vector by adding its upper lanes to its lower ones; the compiler unrolls. */
-#define HALVE(lanes)                                                              \
-  if (LANES > lanes) {                                                            \
-    typedef real half __attribute__((vector_size(lanes * sizeof(real))));         \
-    half low, high;                                                               \
-    memcpy(&low, s, sizeof low);                                                  \
-    memcpy(&high, s + lanes, sizeof high);                                        \
-    low += high;                                                                  \
-    memcpy(s, &low, sizeof low);                                                  \
-  }
-
-static inline real total(vec v) {
-  real s[16];
-  memcpy(s, &v, sizeof v);
-  HALVE(8)
-  HALVE(4)
-  HALVE(2)
-  return s[0] + s[1];
 }
 
 static inline void put(real *target, vec value, int add) {

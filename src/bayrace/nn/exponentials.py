@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from torch import Tensor
 
 from bayrace.nn.compiler import build
 from bayrace.nn.kernels import DTYPES, resolve
+from bayrace.nn.sources import source_text
 from bayrace.nn.tables import inside_transforms
 
 Limits = tuple[float, float, float]
@@ -98,7 +98,7 @@ def load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     Raises:
         CompilerError: they cannot be built here.
     """
-    source = resources.files("bayrace.nn").joinpath("gaussian.c").read_text("utf-8")
+    source = source_text("gaussian.c")
     library = build(source, {"REAL": DTYPES[dtype]})
     functions = {}
     for name, arrays in (("exponential", 2), ("quadratic", 5)):

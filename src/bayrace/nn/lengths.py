@@ -10,7 +10,6 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from bayrace.nn.compiler import build
 from bayrace.nn.kernels import DTYPES, ready, resolve
+from bayrace.nn.sources import source_text
 from bayrace.nn.tables import inside_transforms
 
 CHANNELS = 64  # of any multiple: matrices are padded to whole vectors
@@ -90,7 +90,7 @@ def load(real: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
         CompilerError: it cannot be built here.
     """
     assert dtype == torch.float64  # of the sums
-    source = resources.files("bayrace.nn").joinpath("lengths.c").read_text("utf-8")
+    source = source_text("lengths.c")
     function = build(source, {"REAL": real, "LANES": str(lanes)}).lengths
     function.restype = None
     whole, pointer = ctypes.c_long, ctypes.c_void_p

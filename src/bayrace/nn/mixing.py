@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib import resources
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from torch import Tensor
 from bayrace.nn.compiler import build
 from bayrace.nn.differentiable import register
 from bayrace.nn.kernels import DTYPES, Kernel, ready, resolve
+from bayrace.nn.sources import source_text
 from bayrace.nn.tables import compute_properties, constant_when_compiled
 
 _LIBRARY: Any = torch.library.Library("bayrace", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -150,8 +150,7 @@ def load(_key: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
     Raises:
         CompilerError: they cannot be built here.
     """
-    source = resources.files("bayrace.nn").joinpath("mixing.c").read_text("utf-8")
-    library = build(source, {"REAL": DTYPES[dtype], "LANES": str(lanes)})
+    library = build(source_text("mixing.c"), {"REAL": DTYPES[dtype], "LANES": str(lanes)})
     passes = {}
     for name, whole, arrays in (("mix", 6, 6), ("outer", 6, 6), ("turn", 3, 3)):
         passes[name] = getattr(library, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from importlib import resources
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from bayrace.nn.compiler import build
 from bayrace.nn.kernels import DTYPES, Kernel, ready, resolve
-from bayrace.nn.program.sources import with_shared
+from bayrace.nn.sources import source_text
 
 _CHANNELS = 64  # of any multiple: matrices are padded to whole vectors
 
@@ -82,9 +81,9 @@ def load(_: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
     Raises:
         CompilerError: it cannot be built here.
     """
-    source = resources.files("bayrace.nn").joinpath("newton_schulz.c").read_text("utf-8")
+    source = source_text("newton_schulz.c")
     defines = {"REAL": DTYPES[dtype], "LANES": str(lanes)}
-    step = build(with_shared(source), defines).step
+    step = build(source, defines).step
     pointer = ctypes.c_void_p
     step.argtypes = [ctypes.c_long, pointer, ctypes.c_long, pointer, ctypes.c_long]
     step.restype = ctypes.c_int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 from dataclasses import replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.nn.compiler import build
 from bayrace.nn.kernels import DTYPES, resolve
+from bayrace.nn.sources import source_text
 
 
 def measure(
@@ -98,7 +98,7 @@ def load(real: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     Raises:
         CompilerError: they cannot be built here.
     """
-    source = resources.files("bayrace.nn").joinpath("pairs.c").read_text("utf-8")
+    source = source_text("pairs.c")
     library = build(source, {"REAL": real})
     whole, pointer = ctypes.c_long, ctypes.c_void_p
     library.measure.argtypes = [whole, *[pointer] * 4, ctypes.c_double, pointer, pointer]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from bayrace.nn.compiler import build
 from bayrace.nn.contraction import SelfProduct, parse_product, square_plain
 from bayrace.nn.differentiable import register
 from bayrace.nn.kernels import DTYPES, Kernel, ready, resolve
+from bayrace.nn.sources import assembled, source_text
 from bayrace.nn.tables import constant_when_compiled
 
 _LIBRARY: Any = torch.library.Library("bayrace", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -76,7 +76,7 @@ def load(key: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
 
 def generate(product: SelfProduct) -> str:
     """C source of the three passes; REAL and LANES are set when compiling."""
-    source = resources.files("bayrace.nn").joinpath("product.c").read_text("utf-8")
+    source = source_text("product.c")
     return written_out(product, source)
 
 
@@ -91,9 +91,7 @@ def written_out(product: SelfProduct, source: str) -> str:
         ),
         "transposed": _transposed_sums(product),
     }
-    for name, body in bodies.items():
-        source = source.replace(f"//@ {name}\n", body + "\n")
-    return f"#define INPUTS {product.input_dim}\n#define ROWS {product.rows}\n" + source
+    return assembled(source, bodies, {"INPUTS": product.input_dim, "ROWS": product.rows})
 
 
 def _vectors(name: str, count: int) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch import Tensor
 from bayrace.nn.compiler import build
 from bayrace.nn.differentiable import register
 from bayrace.nn.kernels import DTYPES, Kernel, resolve
+from bayrace.nn.sources import source_text
 from bayrace.nn.tables import constant, constant_when_compiled
 
 _WHERE = "Tensor d, Tensor? base, int intervals, float spacing, int order"
@@ -125,7 +125,7 @@ def load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     Raises:
         CompilerError: they cannot be built here.
     """
-    source = resources.files("bayrace.nn").joinpath("spline.c").read_text("utf-8")
+    source = source_text("spline.c")
     library = build(source, {"REAL": DTYPES[dtype]})
     sizes = [ctypes.c_long] * 5 + [ctypes.c_double]
     arrays = {"spline": [0] * 4, "slope": [0] * 5, "adjoint": [0, 0, 0, 1, 0, 0]}

@@ -129,9 +129,7 @@ class Distance:
 
     def draw(self, samples: int, *, seed: int) -> Params:
         """The mean for one sample, else draws of the last layer."""
-        if samples < 1:
-            raise ValueError(f"samples={samples}: draw at least 1")
-        return self.last.mean() if samples == 1 else self.last.sample(samples, seed=seed)
+        return self.last.draw(samples, seed=seed)
 
     def noise_scale(self) -> Mapping[str, float]:
         """How much of the variances that the network predicts as noise is left, by quantity."""

@@ -35,7 +35,7 @@ from bayrace.posterior.example import SAMPLES, STEP
 from bayrace.posterior.finish import finished, refitted
 from bayrace.posterior.fisher import Weighted, fisher
 from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
-from bayrace.posterior.shifts import Shifts
+from bayrace.posterior.shifts import Shifts, moved
 from bayrace.posterior.stored import MOST_SAMPLES, Group, Layout
 from bayrace.train import checkpoint
 from bayrace.train.ivon import HessianRule, IvonSettings
@@ -177,10 +177,7 @@ class Ivon:
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """The same on another device or in another precision."""
-        bare = replace(self, energy_shifts=None)
-        tensors = {k: v.to(device=device, dtype=dtype) for k, v in bare.tensors().items()}
-        moved = self.restore(tensors, self.options())
-        return moved.shifted(self.energy_shifts and self.energy_shifts.to(device))
+        return moved(self, device=device, dtype=dtype)
 
 
 def fit(task: FitTask, options: IvonOptions) -> tuple[Ivon | None, FitResult]:

@@ -26,7 +26,7 @@ _RIGID = 1e-10  # ς, in units of the mean eigenvalue of C
 class Seen(NamedTuple):
     """Moments of the features of the training set."""
 
-    atoms: Tensor  # (Z,) of each element, their number
+    atom_counts: Tensor  # (Z,) of each element
     total: Tensor  # (Z, D)
     square: Tensor  # (Z, D, D)
     structures: Tensor  # (D, D), Σ φφᵀ of whole structures
@@ -50,7 +50,7 @@ def training_features(
         parts = torch.split(hidden, list(batch.species_counts))
         whole = structure_features(batch, pooled_features(outputs))
         seen = Seen(
-            seen.atoms + torch.tensor(batch.species_counts, device=hidden.device),
+            seen.atom_counts + torch.tensor(batch.species_counts, device=hidden.device),
             seen.total + torch.stack([part.sum(0) for part in parts]),
             seen.square + torch.stack([part.T @ part for part in parts]),
             seen.structures + whole.T @ whole,
@@ -68,12 +68,12 @@ def whitened(seen: Seen, regularisation: float) -> tuple[Tensor, Tensor]:
     An element borrows the covariance of all, as if some of its atoms had it, so that one with few
     atoms has one at all.
     """
-    count = seen.atoms.clamp(min=1)[:, None]
+    count = seen.atom_counts.clamp(min=1)[:, None]
     centre = seen.total / count
     own = seen.square / count[..., None] - centre[:, :, None] * centre[:, None, :]
-    weight = (seen.atoms / seen.atoms.sum())[:, None, None]
+    weight = (seen.atom_counts / seen.atom_counts.sum())[:, None, None]
     pooled = (weight * own).sum(0)
-    part = (seen.atoms / (seen.atoms + _PRIOR_ATOMS))[:, None, None]
+    part = (seen.atom_counts / (seen.atom_counts + _PRIOR_ATOMS))[:, None, None]
     mixed = part * own + (1 - part) * pooled
     values, vectors = torch.linalg.eigh(mixed)
     floor = regularisation * values.clamp(min=0).mean(-1, keepdim=True)

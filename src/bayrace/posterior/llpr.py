@@ -119,9 +119,7 @@ class Llpr:
 
     def draw(self, samples: int, *, seed: int) -> Params:
         """The mean for one sample, else draws of the last layer."""
-        if samples < 1:
-            raise ValueError(f"samples={samples}: draw at least 1")
-        return self.last.mean() if samples == 1 else self.last.sample(samples, seed=seed)
+        return self.last.draw(samples, seed=seed)
 
     def spread(
         self,

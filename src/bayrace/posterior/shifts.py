@@ -84,6 +84,31 @@ class Centred(Posterior, Protocol):
 _C = TypeVar("_C", bound=Centred)
 
 
+class Shifted(Centred, Protocol):
+    """One that may hold them."""
+
+    @property
+    def energy_shifts(self) -> Shifts | None:
+        """Its shifts."""
+        ...
+
+
+_S = TypeVar("_S", bound=Shifted)
+
+
+def moved(
+    posterior: _S,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> _S:
+    """The posterior on another device or in another precision; that of its shifts stays."""
+    shifts = posterior.energy_shifts
+    tensors = posterior.shifted(None).tensors()
+    there = {name: value.to(device=device, dtype=dtype) for name, value in tensors.items()}
+    return posterior.restore(there, posterior.options()).shifted(shifts and shifts.to(device))
+
+
 def with_shifts(
     posterior: _C,
     model: Model,

@@ -123,7 +123,7 @@ def _numbers(each: Judged, *, most: int) -> dict[str, Any]:
     """
     count = len(each.frames)
     chosen = thinned(count, most)
-    columns: dict[str, Any] = {"atoms": each.atoms}
+    columns: dict[str, Any] = {"atoms": each.atom_counts}
     for name in ("label", "mean", "std", "low", "high"):
         columns[f"energy_{name}"] = np.full(count, np.nan)
         columns[f"energy_{name}"][each.energy.frame] = getattr(each.energy, name)

@@ -47,7 +47,7 @@ def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figu
         mae = f"MAE {short(target.factor * first.energy.mae)}, {first.name}"
         figures.append(Figure(f"RMSE of {target.name}", rmse, target.shown_unit, mae))
     elif first.energy.size:
-        atoms = first.atoms[first.energy.frame]
+        atoms = first.atom_counts[first.energy.frame]
         per_atom = MILLI * float(np.sqrt(np.mean((first.energy.error / atoms) ** 2)))
         detail = f"{short(MILLI * first.energy.rmse)} meV per structure, {first.name}"
         figures.append(Figure("Energy RMSE", short(per_atom), "meV/atom", detail))
@@ -122,7 +122,7 @@ def _accuracy(each: Judged) -> Finding:
         )
         return Finding("note", "Typical errors.", text)
     if each.energy.size:
-        atoms = each.atoms[each.energy.frame]
+        atoms = each.atom_counts[each.energy.frame]
         per_atom = MILLI * float(np.sqrt(np.mean((each.energy.error / atoms) ** 2)))
         parts.append(f"energies are wrong by {short(per_atom)} meV/atom")
     if each.forces.size:

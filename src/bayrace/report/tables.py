@@ -149,7 +149,7 @@ def _quantities(each: Judged) -> Iterator[tuple[str, Quantity, float]]:
     yield each.target.name, each.energy, each.target.factor
     if not each.target.is_energy:
         return
-    atoms = each.atoms[each.energy.frame]
+    atoms = each.atom_counts[each.energy.frame]
     values = {name: value / atoms for name, value in vars(each.energy).items() if name in _SCALED}
     yield "energy per atom", Quantity(**{**vars(each.energy), **values}), MILLI
     yield "forces", each.forces, MILLI

@@ -174,7 +174,7 @@ class _Run:
         """The batches of the current epoch that are still to do."""
         counters, task, team = self.state.counters, self.task, self.team
         order = task.order(counters.epoch)[counters.batch :]
-        shares = (team.share(indices, task.train.work(indices)) for indices in order)
+        shares = (team.share(indices, task.train.costs(indices)) for indices in order)
         dtype, device = task.settings.torch_dtype, task.settings.device
         made = task.train.feed(shares, dtype=dtype, device=device)
         yield from (Item(indices, own) for indices, own in zip(order, made, strict=True))

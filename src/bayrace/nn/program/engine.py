@@ -27,8 +27,8 @@ from bayrace.nn.plan import parse_plan
 from bayrace.nn.products import written_out
 from bayrace.nn.program import messages
 from bayrace.nn.program.memory import Block, Pool
-from bayrace.nn.program.sources import source_text
 from bayrace.nn.program.tape import Source, Step, Value
+from bayrace.nn.sources import source_text
 
 Integers = NDArray[np.int64]
 
@@ -204,7 +204,7 @@ def _load(sources: set[Source], lanes: int, dtype: torch.dtype) -> dict[Source, 
 
 @cache
 def _library(source: Source, lanes: int, dtype: torch.dtype) -> Any:
-    text = source_text(source.file)
+    text = source_text(source.file, package=__package__)
     defines = {"REAL": DTYPES[dtype], "LANES": str(lanes)}
     if source.channels:
         defines["LANES"] = str(_vector(source.channels, dtype))

@@ -122,7 +122,7 @@ def _turned(tape: Tape, weights: Matrices) -> tuple[Value | None, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class Broadcast:
     """The row of its element for every atom, in the first columns of y."""
 
     kinds: Value  # element of every atom
@@ -152,7 +152,7 @@ def spread(tape: Tape, kinds: Value, x: Value, *, y: Value | None = None) -> Val
     """Add the row of its element to the first columns of every atom."""
     y = Value("atoms", x.width) if y is None else y
     step = Step(STEPS, "spread", (x.width, y.width), (kinds, x), (y,))
-    tape.record(Spread(kinds, x, y), step)
+    tape.record(Broadcast(kinds, x, y), step)
     return y
 
 

@@ -24,7 +24,7 @@ from bayrace.nn.codegen import (
     sizes_of,
 )
 from bayrace.nn.plan import Plan
-from bayrace.nn.program.sources import source_text
+from bayrace.nn.sources import assembled, source_text
 
 PASSES = ("send_reverse", "send_back", "send_tangent", "send")
 CHUNK = 8  # edges of a receiver at a time: their radial weights stay in the first cache
@@ -48,10 +48,7 @@ def generate(plan: Plan, channels: int, *, fixed: bool, registers: int) -> str:
         "backward": "\n".join(map(writer.backward, pairs)),
         "reverse": "\n".join(map(writer.reverse, pairs)),
     }
-    source = source_text("messages.c")
-    for name, body in bodies.items():
-        source = source.replace(f"//@ {name}\n", body + "\n")
-    return "".join(f"#define {name} {value}\n" for name, value in sizes.items()) + source
+    return assembled(source_text("messages.c", package=__package__), bodies, sizes)
 
 
 Group = list[Block]

@@ -9,11 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef REAL real;
-typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
-typedef real loose
-    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
-#define AT(pointer) (*(loose *)(pointer))
+//@ vectors
 #define STEP(name) void name(const long *run, const long *own, void *const *arrays)
 #define GAIN ((real)1.6765) /* of SiLU, as in bayrace.nn.radial */
 #define EACH 16 /* gated channels of a quadrupole */

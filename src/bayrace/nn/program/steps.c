@@ -7,18 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-typedef REAL real;
-typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
-typedef real loose
-    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
-#define AT(pointer) (*(loose *)(pointer))
-#define UNROLL _Pragma("GCC unroll 8")
+//@ vectors
 #define STEP(name) void name(const long *run, const long *own, void *const *arrays)
-#define TILE 6
-#define FIELDS 8 /* of a block */
-#define GRAIN 8 /* tiles of rows that a thread takes at a time */
 #define GAIN ((real)1.6765) /* of SiLU, as in bayrace.nn.radial */
-#define ATOMS_AT_ONCE 32 /* whose rows stay in the cache while matrices are summed */
 
 enum { THREADS, ATOMS, PAIRS, EDGES, STRUCTURES };
 
@@ -47,44 +38,10 @@ static inline double number(long bits) {
 //@ lanes
 //@ sigmoid
 
-/* A block of a linear map: `dim` components of every row, from k to c numbers. The matrix of kind s
-   starts at w_start + s * w_stride. */
-typedef struct {
-  long dim, k, c, x_start, y_start, scale, w_start, w_stride;
-} block;
-
-/* `rows` rows at a time against `vectors` vectors of columns, sums kept in registers. */
-#define PRODUCT(rows, vectors)                                                              \
-  {                                                                                         \
-    vec sum[rows][vectors];                                                                 \
-    UNROLL for (int r = 0; r < rows; r++)                                                   \
-      UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = (vec){0};                        \
-    for (long k = 0; k < depth; k++)                                                        \
-      UNROLL for (int v = 0; v < vectors; v++) {                                            \
-        const vec column = AT(w + k * stride + v * LANES);                                  \
-        UNROLL for (int r = 0; r < rows; r++) sum[r][v] += from[r][k] * column;             \
-      }                                                                                     \
-    UNROLL for (int r = 0; r < rows; r++)                                                   \
-      UNROLL for (int v = 0; v < vectors; v++) {                                            \
-        real *into = to[r] + v * LANES;                                                     \
-        const vec value = scale * sum[r][v];                                                \
-        if (add) AT(into) += value;                                                         \
-        else AT(into) = value;                                                              \
-      }                                                                                     \
-  }
-
-static inline void tile(int rows, int vectors, const real **from, real **to, const real *w,
-                        long depth, long stride, real scale, long add) {
-#define CASE(rows) \
-  case rows: \
-    if (vectors == 2) PRODUCT(rows, 2) \
-    else PRODUCT(rows, 1) \
-    break;
-  switch (rows) { /* what is left of few atoms matters: one row alone waits for itself */
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(TILE)
-  }
-#undef CASE
-}
+//@ blocks
+#define FIELDS (5 + 3) /* of a block, and behind it: */
+#define SCALE(field) ((real)number((field)[5]))
+#define MATRIX(array, field, s) ((real *)(array) + (field)[6] + (s) * (field)[7])
 
 /* y = x w. own: add, kinds, blocks, width of x, width of y, then the blocks.
    arrays: first row of every kind, x, a matrix (kinds, k, c) for each block, y. */
@@ -97,29 +54,17 @@ STEP(mix) {
 #pragma omp parallel num_threads(run[THREADS]) if (many)
   for (long s = 0; s < kinds; s++)
     for (long i = 0; i < count; i++) {
+      const long *field = own + 5 + FIELDS * i;
       block b;
-      memcpy(&b, own + 5 + FIELDS * i, sizeof b);
+      memcpy(&b, field, sizeof b);
       const long first = offsets[s] * b.dim, last = offsets[s + 1] * b.dim;
-      const real *matrix = (const real *)arrays[2 + i] + b.w_start + s * b.w_stride;
-      const real scale = (real)number(b.scale);
+      const real *matrix = MATRIX(arrays[2 + i], field, s);
+      const real scale = SCALE(field);
 #pragma omp for schedule(static) nowait
-      for (long chunk = first; chunk < last; chunk += TILE * GRAIN)
-        for (long begin = chunk; begin < chunk + TILE * GRAIN && begin < last; begin += TILE) {
-          const int rows = last - begin < TILE ? last - begin : TILE;
-          const real *from[TILE];
-          real *to[TILE];
-          for (int r = 0; r < rows; r++) {
-            const long n = (begin + r) / b.dim, m = (begin + r) % b.dim;
-            from[r] = x + n * x_width + b.x_start + m * b.k;
-            to[r] = y + n * y_width + b.y_start + m * b.c;
-          }
-          for (long column = 0; column < b.c; column += 2 * LANES) {
-            const int vectors = b.c - column >= 2 * LANES ? 2 : 1;
-            real *into[TILE];
-            for (int r = 0; r < rows; r++) into[r] = to[r] + column;
-            tile(rows, vectors, from, into, matrix + column, b.k, b.c, scale, add);
-          }
-        }
+      for (long begin = first; begin < last; begin += TILE * GRAIN) {
+        const long end = begin + TILE * GRAIN < last ? begin + TILE * GRAIN : last;
+        map_rows(b, begin, end, x_width, y_width, x, matrix, y, scale, add);
+      }
     }
 }
 
@@ -129,9 +74,10 @@ STEP(mix_few) {
   const long *offsets = arrays[0];
   for (long s = 0; s < kinds; s++)
     for (long i = 0; i < count; i++) {
+      const long *field = own + 5 + FIELDS * i;
       block b;
-      memcpy(&b, own + 5 + FIELDS * i, sizeof b);
-      const real *matrix = (const real *)arrays[2 + i] + b.w_start + s * b.w_stride;
+      memcpy(&b, field, sizeof b);
+      const real *matrix = MATRIX(arrays[2 + i], field, s);
       for (long row = offsets[s] * b.dim; row < offsets[s + 1] * b.dim; row++) {
         const long n = row / b.dim, m = row % b.dim;
         const real *x = (const real *)arrays[1] + n * x_width + b.x_start + m * b.k;
@@ -139,7 +85,7 @@ STEP(mix_few) {
         for (long c = 0; c < b.c; c++) {
           vec sums = {0};
           for (long k = 0; k < b.k; k += LANES) sums += AT(x + k) * AT(matrix + c * b.k + k);
-          const real sum = total(sums) * (real)number(b.scale);
+          const real sum = total(sums) * SCALE(field);
           y[c] = add ? y[c] + sum : sum;
         }
       }
@@ -156,51 +102,17 @@ STEP(outer) {
 #pragma omp parallel num_threads(run[THREADS]) if (many)
   for (long s = 0; s < kinds; s++)
     for (long i = 0; i < count; i++) {
-      block b;
-      memcpy(&b, own + 5 + FIELDS * i, sizeof b);
       if (!arrays[3 + i]) continue;
-      real *matrix = (real *)arrays[3 + i] + b.w_start + s * b.w_stride;
-      const real scale = (real)number(b.scale);
+      const long *field = own + 5 + FIELDS * i;
+      block b;
+      memcpy(&b, field, sizeof b);
+      real *matrix = MATRIX(arrays[3 + i], field, s);
+      const real scale = SCALE(field);
 #pragma omp for schedule(static) nowait
       for (long k = 0; k < b.k; k += TILE) {
-        const int rows = b.k - k < TILE ? b.k - k : TILE;
+        const long rows = b.k - k < TILE ? b.k - k : TILE;
         if (!(own[0] >> i & 1)) memset(matrix + k * b.c, 0, rows * b.c * sizeof(real));
-        for (long begin = offsets[s]; begin < offsets[s + 1]; begin += ATOMS_AT_ONCE) {
-          const long end =
-              begin + ATOMS_AT_ONCE < offsets[s + 1] ? begin + ATOMS_AT_ONCE : offsets[s + 1];
-          for (long c = 0; c < b.c; c += 2 * LANES) {
-            const int both = b.c - c >= 2 * LANES;
-            vec sum[TILE][2];
-            UNROLL for (int r = 0; r < TILE; r++) sum[r][0] = sum[r][1] = (vec){0};
-            for (long n = begin; n < end; n++) {
-              const real *from = x + n * x_width + b.x_start + k;
-              const real *to = y + n * y_width + b.y_start + c;
-              for (long m = 0; m < b.dim; m++, from += b.k, to += b.c) {
-                if (both && rows == TILE) {
-                  const vec low = AT(to), high = AT(to + LANES);
-                  UNROLL for (int r = 0; r < TILE; r++) {
-                    sum[r][0] += from[r] * low;
-                    sum[r][1] += from[r] * high;
-                  }
-                } else {
-                  const vec low = AT(to);
-                  UNROLL for (int r = 0; r < TILE; r++)
-                    if (r < rows) sum[r][0] += from[r] * low;
-                  if (both) {
-                    const vec high = AT(to + LANES);
-                    UNROLL for (int r = 0; r < TILE; r++)
-                      if (r < rows) sum[r][1] += from[r] * high;
-                  }
-                }
-              }
-            }
-            UNROLL for (int r = 0; r < TILE; r++) {
-              real *into = matrix + (k + r) * b.c + c;
-              if (r < rows) AT(into) += scale * sum[r][0];
-              if (r < rows && both) AT(into + LANES) += scale * sum[r][1];
-            }
-          }
-        }
+        sum_rows(b, k, offsets[s], offsets[s + 1], x_width, y_width, x, y, matrix, scale);
       }
     }
 }

@@ -17,7 +17,7 @@ from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import EpistemicVariances, Outputs, Params
 from bayrace.core.protocols import LinearModel, Model
 from bayrace.core.target import target_of
-from bayrace.models.derivatives import jacobian, strained, voigt_stress
+from bayrace.models.derivatives import jacobian, rows_at_once, strained, voigt_stress
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +43,12 @@ class LastLayer:
             name: part.reshape(-1, *value.shape)
             for part, (name, value) in zip(parts, ordered, strict=True)
         }
+
+    def draw(self, samples: int, *, seed: int) -> Params:
+        """The mean for one sample, else draws of the Gaussian."""
+        if samples < 1:
+            raise ValueError(f"samples={samples}: draw at least 1")
+        return self.mean() if samples == 1 else self.sample(samples, seed=seed)
 
     def sample(self, samples: int, *, seed: int) -> Params:
         """Draws of the Gaussian, stacked."""
@@ -151,7 +157,8 @@ def feature_derivatives(
         hidden = _hidden(model.energy(detached, moved).last_features)
         features = hidden if factor is None else hidden @ factor.to(hidden)
         total = features.sum(0)  # structures do not see each other, so neither do their derivatives
-        rows = list(jacobian(total, leaves, torch.eye(len(total))))
+        each = rows_at_once(model)
+        rows = list(jacobian(total, leaves, torch.eye(len(total)), at_once=each))
     forces = -torch.cat([row["positions"] for row in rows]).double()
     if not stress:
         return FeatureDerivatives(forces, None)
@@ -160,7 +167,7 @@ def feature_derivatives(
 
 
 def projected_derivatives(
-    model: Model,
+    model: LinearModel,
     params: Params,
     batch: GraphBatch,
     directions: Tensor,
@@ -170,8 +177,15 @@ def projected_derivatives(
     """Forces of the features along directions (K, N, 3), summed over each structure: (K, S, D).
 
     With `stress` along directions (K, S, 6) of the stress, Voigt components. Differentiates twice,
-    which costs a pass per direction, however many features there are.
+    which costs a pass per direction, however many features there are; where there are no more
+    features than directions, once by each feature.
     """
+    if model.last_layer(params).numel() <= len(directions):
+        slopes = feature_derivatives(model, params, batch, stress=stress)
+        if slopes.stress is not None:
+            return torch.einsum("dsv,ksv->ksd", slopes.stress, directions)
+        along = torch.einsum("dni,kni->nkd", slopes.forces, directions)
+        return batch.summed(along).transpose(0, 1)
     with torch.enable_grad():
         positions = batch.positions.detach().requires_grad_()
         moved, leaf = replace(batch, positions=positions), positions
@@ -185,7 +199,8 @@ def projected_derivatives(
         energy = (hidden * weights[batch.structure_index]).sum()
         (slope,) = torch.autograd.grad(energy, leaf, create_graph=True)
         values = voigt_stress(slope, batch) if stress else -slope
-        rows = jacobian(values.flatten(), {"weights": weights}, directions.flatten(1))
+        along, each = directions.flatten(1), rows_at_once(model)
+        rows = jacobian(values.flatten(), {"weights": weights}, along, at_once=each)
         return torch.cat([row["weights"].double() for row in rows])
 
 

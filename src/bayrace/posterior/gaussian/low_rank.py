@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bayrace.core.outputs import Params
-from bayrace.posterior.shifts import Shifts
+from bayrace.posterior.shifts import Shifts, moved
 from bayrace.train import checkpoint
 from bayrace.train.normal import generator, normal_like
 
@@ -89,10 +89,7 @@ class Swag:
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Self:
         """The same on another device or in another precision."""
-        bare = replace(self, energy_shifts=None)
-        tensors = {k: v.to(device=device, dtype=dtype) for k, v in bare.tensors().items()}
-        moved = self.restore(tensors, self.options())
-        return moved.shifted(self.energy_shifts and self.energy_shifts.to(device))
+        return moved(self, device=device, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,12 +59,12 @@ def drawn_note(sets: Sequence[Judged], quantity: str) -> str:
 def _energy(sets: Sequence[Judged]) -> Panel:
     labelled = [each for each in sets if each.energy.size]
     first = labelled[0]
-    centre = float(np.mean(first.energy.label / first.atoms[first.energy.frame]))
+    centre = float(np.mean(first.energy.label / first.atom_counts[first.energy.frame]))
     marks = [Mark("diagonal")]
     for colour, each in enumerate(sets, start=1):
         if not each.energy.size:
             continue
-        energy, atoms = each.energy, each.atoms[each.energy.frame]
+        energy, atoms = each.energy, each.atom_counts[each.energy.frame]
         chosen = thinned(energy.size, share(sets, "energy"))
         rmse = MILLI * float(np.sqrt(np.mean((energy.error / atoms) ** 2)))
         marks.append(

@@ -28,7 +28,7 @@ def worst_structures(sets: Sequence[Judged], *, per_set: int = PER_SET) -> Struc
         for each in sets
         for wrong in [_wrongness(each)]
         for place in np.argsort(-wrong, kind="stable")[:per_set]
-        if np.isfinite(wrong[place]) and each.atoms[place] <= MOST_ATOMS
+        if np.isfinite(wrong[place]) and each.atom_counts[place] <= MOST_ATOMS
     ]
     return Structures(_CAPTION, found) if found else None
 
@@ -45,7 +45,7 @@ def _wrongness(each: Judged) -> Array:
         return np.where(squares < 0, -np.inf, np.sqrt(np.maximum(squares, 0)))
     result = np.full(len(each.frames), -np.inf)
     energy = each.energy
-    sizes = each.atoms[energy.frame] if each.target.extensive else 1
+    sizes = each.atom_counts[energy.frame] if each.target.extensive else 1
     result[energy.frame] = np.abs(energy.error) / sizes
     return result
 

@@ -245,7 +245,7 @@ def _uses(found: Labelling, paid: int, share: float) -> list[str]:
 
 def _by_structure(judged: Evaluation, found: Labelling) -> list[float | None]:
     """RMSE of the forces of each structure that was chosen, eV/Å; None where it has no label."""
-    ends = np.cumsum(judged.atoms)[:-1]
+    ends = np.cumsum(judged.atom_counts)[:-1]
     parts = iter(np.split(judged.forces.error, ends))
     return [
         None if frame is None else float(np.sqrt(np.mean(next(parts) ** 2)))

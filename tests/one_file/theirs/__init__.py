@@ -1,1 +1,0 @@
-"""Methods of somebody else."""
