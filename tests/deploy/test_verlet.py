@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -228,3 +230,46 @@ def test_compiled_distances_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(square, expected, rtol=1e-13, atol=0)
     assert torch.equal(mask, close)
     assert measure(*given, 3.5, mask)[1] is mask
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_structures_that_move_together(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several structures, compiled and plain: graphs of a search, and reused."""
+    moving = np.random.default_rng(5)
+    several = [molecule("CH3CH2OH"), bulk("Al", cubic=True) * (2, 2, 1), slab(), bulk("C")]
+    fast, plain = make_list(), make_list()
+    for _ in range(12):
+        for atoms in several:
+            atoms.positions += moving.normal(0, 0.02, atoms.positions.shape)
+        given = [geometry(atoms) for atoms in several]
+        monkeypatch.setenv("BAYRACE_KERNEL", "auto")
+        found = fast.batch(given, dtype=dtype)
+        pairs = fast.pairs()
+        monkeypatch.setenv("BAYRACE_KERNEL", "plain")
+        expected = plain.batch(given, dtype=dtype)
+        graphs = [
+            build_graph(frame_from_atoms(each, keys=None), elements=ELEMENTS, cutoff=CUTOFF)
+            for each in several
+        ]
+        searched = collate(graphs, elements_count=len(ELEMENTS), dtype=dtype)
+        for name in ("species", "structure_index", "file_order", "first_edge", "volume", "cell"):
+            value = getattr(found, name)
+            torch.testing.assert_close(value, getattr(expected, name), equal_nan=True)
+            torch.testing.assert_close(value, getattr(searched, name), equal_nan=True)
+        torch.testing.assert_close(found.positions, expected.positions)
+        assert torch.equal(found.edges, expected.edges)
+        for value, other in zip(pairs, plain.pairs(), strict=True):
+            np.testing.assert_allclose(value, other, rtol=1e-12)
+    assert fast.rebuilds == plain.rebuilds
+    assert 1 < fast.rebuilds < 8
+    far = [replace(each, positions=each.positions + 1.0 * (k == 2)) for k, each in enumerate(given)]
+    fast.batch(far, dtype=dtype)  # one of them drifts as a whole
+    assert fast.rebuilds == plain.rebuilds
+    far[1].positions[3] += 0.5
+    fast.batch(far, dtype=dtype)
+    assert fast.rebuilds == plain.rebuilds + 1
+    far[1].positions[3] = np.nan
+    with pytest.raises(ValueError, match="atom 3 is at"):
+        fast.batch(far, dtype=dtype)

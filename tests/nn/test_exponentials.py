@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bayrace.nn import covariance as definitions
-from bayrace.nn import exponentials
+from bayrace.nn import exponentials, spreads
 from bayrace.nn.covariance import covariance, log_determinant, mahalanobis
 
 REAL = torch.float64
@@ -77,8 +77,23 @@ def test_eigenvalues() -> None:
     several[9] = 0.0
     several[10] = np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])  # singular
     several[11] *= 1e-200
-    found = exponentials.eigenvalues(several)
+    found = spreads.eigenvalues(several)
     expected = np.linalg.eigvalsh(several)[:, ::-1]
     size = np.maximum(expected[:, :1], 1e-300)
     np.testing.assert_allclose(found / size, expected / size, rtol=0, atol=1e-14)
     assert (np.diff(found, axis=1) <= 0).all()
+
+
+def test_spreads_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    several = covariance(heads()[0], "equivariant").numpy()
+    several[9] = 0.0
+    assert spreads.compiled()
+    found = spreads.spreads(several)
+    monkeypatch.setenv("BAYRACE_KERNEL", "plain")
+    assert not spreads.compiled()
+    for value, expected in zip(found, spreads.spreads(several), strict=True):
+        size = np.sqrt(several.max(axis=(1, 2)))  # small eigenvalues have the errors of large ones
+        if value is found.eigenvalues:
+            size = size**2
+        size = np.maximum(size, 1e-300).reshape(-1, *[1] * (value.ndim - 1))
+        np.testing.assert_allclose(value / size, expected / size, rtol=0, atol=1e-13)

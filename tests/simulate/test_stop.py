@@ -9,6 +9,7 @@ import pytest
 from scipy import special, stats
 
 from bayrace.core.prediction import ErrorDistribution
+from bayrace.nn.spreads import compiled
 from bayrace.simulate import stop
 from bayrace.simulate.stop import Risk, StopRule, any_of, exceedance, gaussian_tail, radial_tail
 
@@ -172,3 +173,17 @@ def test_round_covariances_need_few_directions(ratio: float) -> None:
     exact = stop._sphere_average(ordered, 0.5, stop.gaussian_tail, (48, 64))
     likely = exact > 1e-6
     np.testing.assert_allclose(found[likely], exact[likely], rtol=1e-7)
+
+
+def test_compiled_probabilities_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(4)
+    values = np.sort(10.0 ** random.uniform(-6, 2, (200, 3)), axis=1)[:, ::-1]
+    values[0], values[1, 1:], values[2, 2] = 0.0, 0.0, -1e-18  # certain, a line, rounding
+    values[3] = values[3, 0]  # round
+    assert compiled()
+    found = stop._exceedance(values, 0.5, None)
+    monkeypatch.setenv("BAYRACE_KERNEL", "plain")
+    expected = stop._exceedance(values, 0.5, None)
+    assert found[0] == 0.0
+    assert (expected > 1e-3).sum() > 50
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)

@@ -64,6 +64,12 @@ class GraphBatch:
         counts = self.atom_counts().to(values)
         return self.summed(values) / counts.reshape(-1, *[1] * (values.ndim - 1))
 
+    def moved(self, positions: Tensor, cell: Tensor, volume: Tensor) -> GraphBatch:
+        """The same graph elsewhere; much quicker than `replace`, which counts in dynamics."""
+        result = object.__new__(GraphBatch)
+        vars(result).update(vars(self), positions=positions, cell=cell, volume=volume)
+        return result
+
     def to(
         self, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> GraphBatch:

@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bayrace.core.prediction import ErrorDistribution, Prediction
-from bayrace.data.batch import build_graph, collate
-from bayrace.data.check import check_frame
 from bayrace.data.distances import Gap
-from bayrace.data.frame import Frame, bare_frame
 from bayrace.deploy.verlet import Geometry, VerletList
-from bayrace.nn.exponentials import eigenvalues
+from bayrace.nn.spreads import Spreads, spreads
 from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
 
@@ -29,10 +26,7 @@ if TYPE_CHECKING:  # the rule is handed in from above
     from bayrace.simulate.stop import StopRule
 
 Array = NDArray[np.float64]
-Pairs = tuple[NDArray[np.int64], Array]
-"""Atoms (2, p) and distances (p,), Å."""
-
-_VOIGT = ((0, 5, 4), (5, 1, 3), (4, 3, 2))  # of xx, yy, zz, yz, xz, xy
+_VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])  # of xx, yy, zz, yz, xz, xy
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,16 +37,11 @@ class Sigma:
     energies: Array  # (n,) eV, epistemic, of the energies of atoms; 0 where it is not modelled
     forces: Array  # (n, 3) eV/Å, total
     covariance: Array  # (n, 3, 3) (eV/Å)², total, of each atom's force
+    level: Array  # (n,) eV/Å, root mean square of the three components
     worst: Array  # (n,) eV/Å, √ of the covariance's largest eigenvalue: σ in the worst direction
     risk: float  # P(|force error| > bound) of the rule; 0 without one
     gap: float  # Å, widest one of the distances; 0 where the rule does not watch them
     broken: bool  # whether the rule says to act
-
-    @property
-    def level(self) -> Array:
-        """(n,) eV/Å: σ of each atom's force, root mean square of its components."""
-        level: Array = np.sqrt((self.forces**2).mean(1))
-        return level
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,39 +88,34 @@ class Evaluator:
 
     def __call__(self, geometry: Geometry, *, uncertainty: Uncertainty = "full") -> Evaluated:
         """Evaluate one structure, which has likely moved little since the last call."""
-        batch = self.neighbours.graph(geometry, dtype=self.potential.dtype)
-        prediction = self.potential.predict_batch(
-            batch, stress=bool(geometry.pbc.all()), uncertainty=uncertainty
-        )
-        watched = self.rule is not None and self.rule.gap is not None
-        pairs = self.neighbours.pairs() if watched and uncertainty == "full" else None
-        return self._evaluated(prediction, 0, slice(None), geometry, uncertainty, pairs)
+        return self.many([geometry], uncertainty=uncertainty)[0]
 
     def many(
         self, geometries: Sequence[Geometry], *, uncertainty: Uncertainty = "full"
     ) -> list[Evaluated]:
         """Evaluate several structures, such as the beads of a path integral, as one batch."""
-        potential = self.potential
-        frames = [_frame(geometry) for geometry in geometries]
-        for frame in frames:
-            check_frame(frame)
-        model = potential.model
-        graphs = [build_graph(f, elements=model.elements, cutoff=model.cutoff) for f in frames]
-        batch = collate(
-            graphs,
-            elements_count=len(model.elements),
-            dtype=potential.dtype,
-            device=potential.device,
+        batch = self.neighbours.batch(geometries, dtype=self.potential.dtype)
+        periodic = [bool(geometry.pbc.all()) for geometry in geometries]
+        prediction = self.potential.predict_batch(
+            batch, stress=any(periodic), uncertainty=uncertainty
         )
-        periodic = any(bool(geometry.pbc.all()) for geometry in geometries)
-        prediction = potential.predict_batch(batch, stress=periodic, uncertainty=uncertainty)
-        ends = np.cumsum([len(geometry.numbers) for geometry in geometries])
-        return [
-            self._evaluated(
-                prediction, place, slice(end - len(each.numbers), end), each, uncertainty
+        whole = _whole(prediction, uncertain=uncertainty == "full")
+        gaps = self._gaps(geometries) if uncertainty == "full" else [None] * len(geometries)
+        found, end = [], 0
+        for place, (geometry, gap) in enumerate(zip(geometries, gaps, strict=True)):
+            start, end = end, end + len(geometry.numbers)
+            rows = slice(start, end)
+            stress = whole.stress[place] if whole.stress is not None and periodic[place] else None
+            found.append(
+                Evaluated(
+                    energy=whole.energy[place],
+                    energies=whole.energies[rows],
+                    forces=whole.forces[rows],
+                    virial=None if stress is None else -_volume(geometry.cell) * stress[_VOIGT],
+                    sigma=self._sigma(whole.sigmas, place, rows, gap),
+                )
             )
-            for place, (end, each) in enumerate(zip(ends.tolist(), geometries, strict=True))
-        ]
+        return found
 
     @property
     def shape(self) -> ErrorDistribution | None:
@@ -140,68 +124,87 @@ class Evaluator:
         forces = None if calibration is None else calibration.forces
         return None if forces is None else forces.shape
 
-    def _evaluated(
-        self,
-        prediction: Prediction,
-        place: int,
-        rows: slice,
-        geometry: Geometry,
-        uncertainty: Uncertainty,
-        pairs: Pairs | None = None,
-    ) -> Evaluated:
-        virial, sigma = None, None
-        if uncertainty == "full":
-            sigma = self._sigma(prediction, place, rows, geometry, pairs)
-        if prediction.stress is not None and geometry.pbc.all():
-            stress = prediction.stress.mean[place].numpy(force=True)[np.array(_VOIGT)]
-            virial = -stress * abs(np.linalg.det(geometry.cell))
-        return Evaluated(
-            energy=float(prediction.energy.mean[place]),
-            energies=prediction.atomic_energy[rows].numpy(force=True),
-            forces=prediction.forces.mean[rows].numpy(force=True),
-            virial=virial,
-            sigma=sigma,
-        )
+    def _gaps(self, geometries: Sequence[Geometry]) -> Sequence[Gap | None]:
+        """The widest gap of each structure; None where the rule does not watch distances."""
+        known, rule = self.potential.distances, self.rule
+        if known is None or rule is None or rule.gap is None:
+            return [None] * len(geometries)
+        ends, lengths = self.neighbours.pairs()
+        if len(geometries) == 1:
+            return [known.gap_among(geometries[0].numbers, ends, lengths)]
+        gaps, first = [], 0
+        for geometry in geometries:
+            last = first + len(geometry.numbers)
+            here = (ends[0] >= first) & (ends[0] < last)
+            gaps.append(known.gap_among(geometry.numbers, ends[:, here] - first, lengths[here]))
+            first = last
+        return gaps
 
     def _sigma(
-        self,
-        prediction: Prediction,
-        place: int,
-        rows: slice,
-        geometry: Geometry,
-        pairs: Pairs | None,
-    ) -> Sigma:
-        covariance = prediction.forces.total[rows].numpy(force=True)
-        values = eigenvalues(covariance)
-        atomic = prediction.atomic_epistemic
-        risk, gap, broken = 0.0, 0.0, False
+        self, whole: _Sigmas | None, place: int, rows: slice, gap: Gap | None
+    ) -> Sigma | None:
+        if whole is None:
+            return None
+        values, components, level, worst = (each[rows] for each in whole.spreads)
+        covariance, largest = whole.covariance[rows], float(worst.max())
+        risk, broken = 0.0, False
         if self.rule is not None:
-            self.rule.check_sigma(covariance, self.potential)
+            if largest == 0.0:
+                self.rule.check_sigma(covariance, self.potential)
             found = self.rule.risk_of(values, self.shape)
-            widest: Gap | None = None
-            known = self.potential.distances
-            if known is not None and self.rule.gap is not None:
-                if pairs is None:
-                    widest = known.gap(_frame(geometry))
-                else:
-                    widest = known.gap_among(geometry.numbers, *pairs)
-            risk, broken = found.probability, self.rule.broken(found, widest)
-            gap = 0.0 if widest is None else widest.size
+            risk, broken = found.probability, self.rule.broken(found, gap)
         return Sigma(
-            energy=float(prediction.energy.std[place]),
-            energies=np.zeros(len(covariance))
-            if atomic is None
-            else atomic[rows].sqrt().numpy(force=True),
-            forces=np.sqrt(covariance.diagonal(axis1=1, axis2=2)),
+            energy=whole.energy[place],
+            energies=whole.energies[rows],
+            forces=components,
             covariance=covariance,
-            worst=np.sqrt(values[:, 0].clip(min=0.0)),
+            level=level,
+            worst=worst,
             risk=risk,
-            gap=gap,
+            gap=0.0 if gap is None else gap.size,
             broken=broken,
         )
 
 
-def _frame(geometry: Geometry) -> Frame:
-    return bare_frame(
-        geometry.numbers, geometry.positions, geometry.cell, geometry.pbc, source="atoms"
+class _Sigmas(NamedTuple):
+    """Standard deviations of a batch of S structures and N atoms."""
+
+    energy: list[float]  # S of them
+    energies: Array  # (N,)
+    covariance: Array  # (N, 3, 3)
+    spreads: Spreads
+
+
+class _Whole(NamedTuple):
+    """A prediction of S structures and N atoms as NumPy has it."""
+
+    energy: list[float]  # S of them
+    energies: Array  # (N,)
+    forces: Array  # (N, 3)
+    stress: Array | None  # (S, 6)
+    sigmas: _Sigmas | None
+
+
+def _whole(prediction: Prediction, *, uncertain: bool) -> _Whole:
+    sigmas, stress = None, prediction.stress
+    if uncertain:
+        covariance = prediction.forces.total.numpy(force=True)
+        atomic = prediction.atomic_epistemic
+        sigmas = _Sigmas(
+            prediction.energy.std.tolist(),
+            np.zeros(len(covariance)) if atomic is None else np.sqrt(atomic.numpy(force=True)),
+            covariance,
+            spreads(covariance),
+        )
+    return _Whole(
+        prediction.energy.mean.tolist(),
+        prediction.atomic_energy.numpy(force=True),
+        prediction.forces.mean.numpy(force=True),
+        None if stress is None else stress.mean.numpy(force=True),
+        sigmas,
     )
+
+
+def _volume(cell: Array) -> float:
+    (a, b, c), (d, e, f), (g, h, i) = cell.tolist()
+    return abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))

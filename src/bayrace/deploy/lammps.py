@@ -33,6 +33,7 @@ from ase.data import atomic_numbers
 from numpy.typing import NDArray
 
 from bayrace.deploy.evaluator import Evaluated, Evaluator
+from bayrace.deploy.lammps_memory import Memory
 from bayrace.deploy.verlet import Geometry
 
 FIX, ATOMS_FIX = "bayrace", "bayrace_atoms"
@@ -40,7 +41,8 @@ PROPERTIES = ("sigma_energy", "sigma_force", "sigma_worst")
 COLUMNS = ("risk", "max_sigma", "energy_sigma", "gap", "broken")
 
 _ENERGY_UNITS = {"metal": 1.0, "real": 23.060549}  # of an eV; lengths are Å in both
-_VOIGT = (0, 1, 2, 0, 0, 1), (0, 1, 2, 1, 2, 2)  # LAMMPS' order xx, yy, zz, xy, xz, yz
+_VOIGT = np.array([0, 4, 8, 1, 2, 5])  # LAMMPS' order xx, yy, zz, xy, xz, yz, among 3 × 3
+_NOTHING = np.zeros(6)
 
 
 def open_lammps(arguments: Sequence[str] = ()) -> Any:
@@ -119,6 +121,8 @@ class Coupling:
         self._failure: Exception | None = None
         self._seen = -1  # step of the last uncertainties
         self._known: _Known | None = None
+        self._memory = Memory(lammps, FIX)
+        self._properties = [f"d_{name}".encode() for name in PROPERTIES]
 
     def command(self, line: str) -> None:
         """Run one command of LAMMPS."""
@@ -143,60 +147,60 @@ class Coupling:
     def callback(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
         """What `fix external` calls at every step; an exception would be lost in the C code."""
         try:
-            self._evaluate(lammps, int(step), count, tag, x, f)
+            self._evaluate(int(step), count, tag, x, f)
         except Exception as error:
             self._failure = error
             f[:] = 0.0
             lammps.force_timeout()
 
-    def _evaluate(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
-        geometry, order = self._geometry(lammps, count, tag, x)
+    def _evaluate(self, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
+        geometry, order = self._geometry(count, tag, x)
         look = step % self._uncertainty_every == 0 or self._seen < 0
         found = self.evaluator(geometry, uncertainty="full" if look else "none")
         self.evaluations += 1
         unit = self._energy_unit
         f[order] = found.forces * unit
-        lammps.fix_external_set_energy_global(FIX, found.energy * unit)
         energies = np.empty(count)
         energies[order] = found.energies * unit
-        lammps.numpy.fix_external_set_energy_peratom(FIX, energies)
-        virial = np.zeros((3, 3)) if found.virial is None else found.virial * unit
-        lammps.fix_external_set_virial_global(FIX, virial[_VOIGT].tolist())
+        virial = _NOTHING if found.virial is None else found.virial.ravel()[_VOIGT] * unit
+        self._memory.give(found.energy * unit, energies, virial)
         if look:
             self._seen = step
-            self._report(lammps, found, order)
+            self._report(found, order)
+        self._memory.check()
 
-    def _geometry(
-        self, lammps: Any, count: int, tag: Any, x: Any
-    ) -> tuple[Geometry, NDArray[np.int64]]:
+    def _geometry(self, count: int, tag: Any, x: Any) -> tuple[Geometry, NDArray[np.int64]]:
         """The structure in the order of the tags, and the places that LAMMPS keeps its atoms at."""
-        box = lammps.extract_box()
-        image = lammps.numpy.extract_atom("image")[:count]
-        kinds = lammps.numpy.extract_atom("type")[:count]
-        known = (repr(box), tag.tobytes(), image.tobytes(), kinds.tobytes())
-        if self._known is None or self._known.key != known:  # these change in few steps only
-            self._known = _known(known, box, tag.ravel()[:count], image, self._numbers[kinds])
+        memory = self._memory
+        box, periodic = memory.box()
+        image = memory.atoms(b"image", np.int32, count)
+        kinds = memory.atoms(b"type", np.int32, count)
+        arrays = (box, periodic, tag, image, kinds)
+        key = tuple(each.tobytes() for each in arrays)
+        if self._known is None or self._known.key != key:  # these change in few steps only
+            numbers = self._numbers[kinds]
+            self._known = _known(key, box, periodic, tag.ravel()[:count], image, numbers)
         same = self._known
-        positions = (x + same.offsets)[same.order]
+        positions = (x + same.offsets).take(same.order, axis=0)
         return Geometry(same.numbers, positions, same.cell, same.pbc), same.order
 
-    def _report(self, lammps: Any, found: Evaluated, order: NDArray[np.int64]) -> None:
+    def _report(self, found: Evaluated, order: NDArray[np.int64]) -> None:
         sigma, unit = found.sigma, self._energy_unit
         assert sigma is not None
         self.broken = sigma.broken
-        values = (sigma.energies * unit, sigma.level * unit, sigma.worst * unit)
-        for name, value in zip(PROPERTIES, values, strict=True):
-            lammps.numpy.extract_atom(f"d_{name}")[: len(order)][order] = value
-        largest = float(sigma.forces.max(initial=0.0))
-        row = (sigma.risk, largest * unit, sigma.energy * unit, sigma.gap, float(sigma.broken))
-        for place, number in enumerate(row, start=1):
-            lammps.fix_external_set_vector(FIX, place, number)
+        values = (sigma.energies, sigma.level, sigma.worst)
+        for name, value in zip(self._properties, values, strict=True):
+            self._memory.atoms(name, np.float64, len(order))[order] = value * unit
+        largest = float(sigma.forces.max(initial=0.0)) * unit
+        self._memory.give_vector(
+            (sigma.risk, largest, sigma.energy * unit, sigma.gap, float(sigma.broken))
+        )
 
 
 class _Known(NamedTuple):
     """What few steps change, n atoms."""
 
-    key: tuple[Any, ...]  # what it was made of
+    key: tuple[bytes, ...]  # what it was made of
     order: NDArray[np.int64]  # (n,) places in LAMMPS, which sorts atoms, in the order of their tags
     numbers: NDArray[np.int64]  # (n,) in the order of the tags
     cell: NDArray[np.float64]  # (3, 3) Å
@@ -205,17 +209,17 @@ class _Known(NamedTuple):
 
 
 def _known(
-    key: tuple[Any, ...],
-    box: Any,
+    key: tuple[bytes, ...],
+    box: NDArray[np.float64],
+    pbc: NDArray[np.bool_],
     tag: NDArray[np.int64],
     image: NDArray[np.int32],
     numbers: NDArray[np.int64],
 ) -> _Known:
     """An atom that enters on the other side has not moved once its position is unwrapped."""
-    low, high, xy, yz, xz, periodic, _ = box
-    cell = np.diag(np.subtract(high, low))
-    cell[1, 0], cell[2, 0], cell[2, 1] = xy, xz, yz
-    pbc, turned = np.array(periodic, dtype=np.bool_), image.astype(np.int64)
+    cell = np.diag(box[3:6] - box[:3])
+    cell[1, 0], cell[2, 1], cell[2, 0] = box[6:]
+    turned = image.astype(np.int64)
     turns = np.stack([turned & 1023, turned >> 10 & 1023, turned >> 20], axis=1) - 512
     order = np.argsort(tag, kind="stable")
     return _Known(key, order, numbers[order], cell, pbc, (turns * pbc) @ cell)

@@ -1,5 +1,7 @@
 """Verlet list: neighbours within cutoff + skin, found once and reused while atoms move little.
 
+One structure, or several that move together, such as the beads of a path integral.
+
 A pair outside the list had |r⁰| ≥ r_c + skin when the list was made. Write the motion since then as
 a homogeneous strain F of the cell plus displacements u_i: r = r⁰F + u_j − u_i. Then
 |r| ≥ σ_min(F)·(r_c + skin) − 2·max|u|, and while that is at least r_c no pair can be missing. The
@@ -8,7 +10,8 @@ bound is exact, for molecular dynamics and for a changing cell alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +23,7 @@ from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.check import check_frame
 from bayrace.data.frame import Frame, bare_frame
-from bayrace.nn.pairs import measure, select_pairs
+from bayrace.nn.pairs import Start, measure, select_pairs
 
 Array = NDArray[np.float64]
 
@@ -36,7 +39,7 @@ class Geometry:
 
 
 class VerletList:
-    """Graphs of a structure that moves; `rebuilds` counts the searches for neighbours."""
+    """Graphs of structures that move; `rebuilds` counts the searches for neighbours."""
 
     def __init__(
         self, *, elements: tuple[int, ...], cutoff: float, skin: float, device: torch.device
@@ -47,6 +50,7 @@ class VerletList:
         self._elements, self._cutoff, self._skin = elements, cutoff, skin
         self._device = device
         self._candidates: _Candidates | None = None
+        self._cells: _Cells | None = None
         self._selected: _Selected | None = None
         self._square: Tensor | None = None  # (P,) Å², of all candidates in the last geometry
 
@@ -56,32 +60,34 @@ class VerletList:
         Positions are those of the structure up to whole lattice vectors and a common translation:
         coordinates stay small, so float32 does not lose digits to a drift.
         """
-        _check(geometry)
-        cell = np.where(geometry.pbc[:, None], geometry.cell, 0.0)
-        geometry = Geometry(geometry.numbers, geometry.positions, cell, geometry.pbc)
-        local = None
-        if self._candidates is not None:
-            local = self._candidates.covered(geometry, self._cutoff)
-        if self._candidates is None or local is None:
-            self._candidates, self._selected = self._search(geometry), None
-            local = self._candidates.start.positions
-        known, selected = self._candidates, self._selected
-        positions, offsets = known.at(geometry, local)
+        return self.batch([geometry], dtype=dtype)
+
+    def batch(self, geometries: Sequence[Geometry], *, dtype: torch.dtype) -> GraphBatch:
+        """The same for several structures in one batch."""
+        positions = _together([geometry.positions for geometry in geometries])
+        found = self._followed(geometries, positions, dtype)
+        if found is None:
+            for geometry in geometries:
+                _check(geometry)
+            self._candidates, self._cells = self._search(geometries), None
+            self._selected = None
+            found = self._followed(geometries, positions, dtype)
+            assert found is not None  # nothing has moved
+        known, cells, selected = self._candidates, self._cells, self._selected
+        assert known is not None and cells is not None  # noqa: PT018 - both by the search
+        at, rounded = found
         before = None if selected is None else selected.close
-        self._square, close = measure(positions, known.pair_ends, offsets, self._cutoff, before)
+        self._square, close = measure(at, known.pair_ends, cells.offsets, self._cutoff, before)
         if selected is None or close is not before or selected.batch.shifts.dtype != dtype:
             selected = _Selected(close, select_pairs(known.batch_of(dtype), close))
             self._selected = selected
-        volume = abs(float(np.linalg.det(cell))) if geometry.pbc.all() else np.nan
-        return replace(
-            selected.batch,
-            positions=positions.to(dtype),
-            cell=torch.from_numpy(cell).to(self._device, dtype).unsqueeze(0),
-            volume=torch.full((1,), volume, dtype=dtype, device=self._device),
-        )
+        return selected.batch.moved(rounded, *cells.in_precision(dtype))
 
     def pairs(self) -> tuple[NDArray[np.int64], Array]:
-        """Atoms (2, p) and distances (p,), Å, of the pairs in the last graph, each pair once."""
+        """Atoms (2, p) and distances (p,), Å, of the pairs in the last graph, each pair once.
+
+        Atoms of several structures are counted on.
+        """
         if self._candidates is None or self._selected is None or self._square is None:
             raise ValueError("no geometry has been seen yet; ask for its graph first")
         selected = self._selected
@@ -90,26 +96,46 @@ class VerletList:
             selected.ends = self._candidates.atoms[:, selected.places]
         return selected.ends, np.sqrt(self._square.numpy(force=True)[selected.places])
 
-    def _search(self, geometry: Geometry) -> _Candidates:
+    def _followed(
+        self, geometries: Sequence[Geometry], positions: Array, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor] | None:
+        """Positions in the order of the batch, float64 and `dtype`; None if a pair may be missing."""
+        known = self._candidates
+        if known is None or known.kinds != [_kind(each) for each in geometries]:
+            return None
+        key = [each.cell.tobytes() for each in geometries]
+        if self._cells is None or self._cells.key != key:
+            for geometry in geometries:
+                _check(geometry)
+            self._cells = known.deformed(geometries, key, self._cutoff)
+        return None if self._cells is None else self._cells.start.follow(positions, dtype)
+
+    def _search(self, geometries: Sequence[Geometry]) -> _Candidates:
         self.rebuilds += 1
-        check_frame(_frame(geometry))
-        wraps = np.floor(geometry.positions @ np.linalg.pinv(geometry.cell))
-        local = replace(geometry, positions=_local(geometry, wraps))
+        cells, wraps, locals_, graphs = [], [], [], []
         reach = self._cutoff + self._skin
-        graph = build_graph(_frame(local), elements=self._elements, cutoff=reach)
+        for geometry in geometries:
+            check_frame(_frame(geometry))
+            cells.append(_periodic_part(geometry))
+            wraps.append(np.floor(geometry.positions @ np.linalg.pinv(cells[-1])))
+            free = geometry.positions - wraps[-1] @ cells[-1]
+            locals_.append(free - free.mean(axis=0))
+            here = replace(geometry, positions=locals_[-1], cell=cells[-1])
+            graphs.append(build_graph(_frame(here), elements=self._elements, cutoff=reach))
         batch = collate(
-            [graph],
+            graphs,
             elements_count=len(self._elements),
             dtype=torch.float64,
             device=self._device,
         )
         first = batch.pair_edges[0]
         return _Candidates(
-            start=local,
-            reach=reach,
+            kinds=[_kind(each) for each in geometries],
+            cells=np.stack(cells),
+            positions=locals_,
             wraps=wraps,
+            reach=reach,
             batch=batch,
-            order=batch_order(batch),
             pair_ends=batch.edges[:, first],
             pair_shifts=batch.shifts[first],
         )
@@ -126,49 +152,81 @@ class _Selected:
 
 
 @dataclass(frozen=True, eq=False)
-class _Candidates:
-    """Pairs within `reach` of each other in the geometry `start`."""
+class _Cells:
+    """What the cells of S structures decide; those of most runs do not change."""
 
-    start: Geometry  # positions local, see _local
+    key: list[bytes]  # of the cells as they were given
+    start: Start
+    offsets: Tensor  # (P, 3) Å, added to vectors of pairs
+    cell: Tensor  # (S, 3, 3) Å
+    volume: Tensor  # (S,) Å³
+    converted: dict[torch.dtype, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def in_precision(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cells and volumes."""
+        if dtype not in self.converted:
+            self.converted[dtype] = self.cell.to(dtype), self.volume.to(dtype)
+        return self.converted[dtype]
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidates:
+    """Pairs within `reach` of each other in the structures of a search."""
+
+    kinds: list[tuple[bytes, bytes]]  # species and pbc of each
+    cells: Array  # (S, 3, 3)
+    positions: list[Array]  # (n, 3) Å of each, without whole lattice vectors, and centred
+    wraps: list[Array]  # (n, 3) the lattice vectors that were removed
     reach: float  # cutoff + skin, Å
-    wraps: Array  # (n, 3) whole lattice vectors removed from the positions
     batch: GraphBatch  # float64
-    order: Tensor  # (n,) batch order from file order
     pair_ends: Tensor  # (2, P) receiver and sender of each pair's first edge
     pair_shifts: Tensor  # (P, 3)
 
     @cached_property
     def atoms(self) -> NDArray[np.int64]:
         """(2, P) the ends of each pair in file order."""
-        ends: NDArray[np.int64] = self.order[self.pair_ends].numpy(force=True)
+        ends: NDArray[np.int64] = batch_order(self.batch)[self.pair_ends].numpy(force=True)
         return ends
 
-    def covered(self, geometry: Geometry, cutoff: float) -> Array | None:
-        """Local positions if every pair closer than `cutoff` is among the candidates, or None."""
-        start = self.start
-        if not (
-            np.array_equal(geometry.numbers, start.numbers)
-            and np.array_equal(geometry.pbc, start.pbc)
+    def deformed(
+        self, geometries: Sequence[Geometry], key: list[bytes], cutoff: float
+    ) -> _Cells | None:
+        """The start in cells of now, and how far atoms may be from it; None where nobody knows."""
+        cells = np.stack([_periodic_part(each) for each in geometries])
+        starts, most = [], []
+        for geometry, before, now, start in zip(
+            geometries, self.cells, cells, self.positions, strict=True
         ):
-            return None
-        moved = _local(geometry, self.wraps)
-        stretch = 1.0
-        affine = start.positions
-        if not np.array_equal(geometry.cell, start.cell):
-            if not geometry.pbc.all():
-                return None  # a slab's cell does not say how its third direction deforms
-            strain = np.linalg.solve(start.cell, geometry.cell)
-            stretch = float(np.linalg.svd(strain, compute_uv=False)[-1])
-            affine = affine @ strain
-        shift = float(np.sqrt(np.max(np.sum((moved - affine) ** 2, axis=1))))
-        return moved if stretch * self.reach - 2.0 * shift >= cutoff else None
-
-    def at(self, geometry: Geometry, local: Array) -> tuple[Tensor, Tensor]:
-        """Positions (n, 3) in batch order, and what is added to vectors of pairs (P, 3)."""
-        positions = torch.from_numpy(local).to(self.order.device)[self.order]
-        if not np.array_equal(geometry.cell, self.start.cell):
-            return positions, self._offsets_in(geometry.cell)
-        return positions, self._offsets
+            stretch, affine = 1.0, start
+            if not np.array_equal(before, now):
+                if not geometry.pbc.all():
+                    return None  # a slab's cell does not say how its third direction deforms
+                strain = np.linalg.solve(before, now)
+                stretch = float(np.linalg.svd(strain, compute_uv=False)[-1])
+                affine = start @ strain
+            slack = (stretch * self.reach - cutoff) / 2
+            if slack < 0:
+                return None
+            starts.append(affine)
+            most.append(slack**2)
+        counts = np.cumsum([0, *map(len, starts)])
+        wraps = [each @ cell for each, cell in zip(self.wraps, cells, strict=True)]
+        device = self.batch.positions.device
+        given = (counts, np.concatenate(wraps), np.concatenate(starts), np.array(most))
+        tensors = [torch.from_numpy(each).to(device) for each in given]
+        cell = torch.from_numpy(cells).to(device)
+        owner = self.batch.structure_index[self.pair_ends[0]]
+        volumes = [
+            abs(float(np.linalg.det(each))) if geometry.pbc.all() else np.nan
+            for each, geometry in zip(cells, geometries, strict=True)
+        ]
+        return _Cells(
+            key=key,
+            start=Start(*tensors, rank=self.batch.file_order),
+            offsets=torch.einsum("pi,pij->pj", self.pair_shifts, cell[owner]),
+            cell=cell,
+            volume=torch.tensor(volumes, dtype=torch.float64, device=device),
+        )
 
     def batch_of(self, dtype: torch.dtype) -> GraphBatch:
         """All candidates in this precision."""
@@ -178,19 +236,21 @@ class _Candidates:
     def _single(self) -> GraphBatch:
         return self.batch.to(dtype=torch.float32)
 
-    @cached_property
-    def _offsets(self) -> Tensor:
-        return self._offsets_in(self.start.cell)
 
-    def _offsets_in(self, cell: Array) -> Tensor:
-        return self.pair_shifts @ torch.from_numpy(cell).to(self.order.device)
+def _kind(geometry: Geometry) -> tuple[bytes, bytes]:
+    """What two geometries have in common that differ in positions and cell only."""
+    return geometry.numbers.tobytes(), geometry.pbc.tobytes()
 
 
-def _local(geometry: Geometry, wraps: Array) -> Array:
-    """Positions moved by whole lattice vectors and centred."""
-    local = geometry.positions - wraps @ geometry.cell
-    centred: Array = local - local.mean(axis=0)
-    return centred
+def _periodic_part(geometry: Geometry) -> Array:
+    """The cell with zeros where it is not periodic."""
+    cell: Array = np.where(geometry.pbc[:, None], geometry.cell, 0.0)
+    return cell
+
+
+def _together(positions: list[Array]) -> Array:
+    whole = positions[0] if len(positions) == 1 else np.concatenate(positions)  # of none: an error
+    return np.ascontiguousarray(whole, dtype=np.float64)
 
 
 def _frame(geometry: Geometry) -> Frame:

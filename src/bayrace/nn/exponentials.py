@@ -2,7 +2,7 @@
 
 `bayrace.nn.covariance` has the definitions. Here are values and first derivatives of the 3 × 3
 matrices exp(kI + Q) by their eigenvalues; inside torch.func, on a GPU, and for derivatives of
-higher order the definitions are taken. The eigenvalues of any such matrices are here too.
+higher order the definitions are taken. `bayrace.nn.spreads` says what covariances mean.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.nn.compiler import build
@@ -40,17 +38,6 @@ def exponential(numbers: Tensor, limits: Limits) -> Tensor:
     out = held.new_empty((*held.shape[:-1], 3, 3))
     count = held.numel() // 6
     load("", held.dtype, 0)["exponential"](count, *limits, held.data_ptr(), out.data_ptr())
-    return out
-
-
-def eigenvalues(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Eigenvalues (n, 3) of symmetric matrices (n, 3, 3), the largest first."""
-    if resolve(load, "", 1, torch.float64, "cpu", "auto") != "fused":
-        found: NDArray[np.float64] = np.linalg.eigvalsh(matrices)[:, ::-1].astype(np.float64)
-        return found
-    held = np.ascontiguousarray(matrices)
-    out = np.empty(held.shape[:-1])
-    load("", torch.float64, 0)["eigenvalues"](len(held), held.ctypes.data, out.ctypes.data)
     return out
 
 
@@ -106,7 +93,13 @@ def load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
         functions[name].restype = None
         numbers = [ctypes.c_long, *[ctypes.c_double] * 3]
         functions[name].argtypes = numbers + [ctypes.c_void_p] * arrays
-    functions["eigenvalues"] = library.eigenvalues
-    functions["eigenvalues"].restype = None
-    functions["eigenvalues"].argtypes = [ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    real, pointer = ctypes.c_double, ctypes.c_void_p
+    for name, given in (
+        ("eigenvalues", [pointer] * 2),
+        ("spreads", [pointer] * 5),
+        ("exceedance", [pointer, real, real, ctypes.c_long, *[pointer] * 5]),
+    ):
+        functions[name] = getattr(library, name)
+        functions[name].restype = None
+        functions[name].argtypes = [ctypes.c_long, *given]
     return functions

@@ -66,6 +66,46 @@ void eigenvalues(long n, const double *matrices, double *out) {
   }
 }
 
+/* Of covariances (n, 3, 3): eigenvalues (n, 3), the σ of the components (n, 3), their root mean
+   square (n,), and the σ in the worst direction (n,). */
+void spreads(long n, const double *covariances, double *values, double *components, double *level,
+             double *worst) {
+  eigenvalues(n, covariances, values);
+  for (long place = 0; place < n; place++, covariances += 9) {
+    for (int i = 0; i < 3; i++) components[3 * place + i] = sqrt(covariances[4 * i]);
+    level[place] = sqrt((covariances[0] + covariances[4] + covariances[8]) / 3);
+    worst[place] = sqrt(fmax(values[3 * place], 0));
+  }
+}
+
+/* P(R > r) of the length R of a standard normal vector. */
+static double beyond(double r) {
+  const double inside = r < 40 ? r : 40; /* beyond, exp(-r²/2) is 0 */
+  return erfc(ROOT * inside) + 0.79788456080286535588 * inside * exp(-inside * inside / 2);
+}
+
+/* P(|e| > error) of Gaussian errors whose covariances have the eigenvalues (n, 3), the largest
+   first, (n,); the upper bound by the largest where that is at most `negligible`. Else an average
+   over directions with squared components (k, 3) and weights (k,): the first set whose `most` the
+   ratio of the eigenvalues does not exceed. */
+void exceedance(long n, const double *values, double error, double negligible, long sets,
+                const double *most, const long *size, const double *const *squares,
+                const double *const *weights, double *out) {
+  for (long place = 0; place < n; place++, values += 3) {
+    const double a = fmax(values[0], 0), b = fmax(values[1], 0), c = fmax(values[2], 0);
+    double sum = beyond(error / sqrt(a));
+    if (sum > negligible) {
+      long set = 0;
+      while (set < sets - 1 && !(a / c <= most[set])) set++;
+      const double *u = squares[set], *weight = weights[set];
+      sum = 0;
+      for (long k = 0; k < size[set]; k++, u += 3)
+        sum += weight[k] * beyond(error / sqrt(a * u[0] + b * u[1] + c * u[2]));
+    }
+    out[place] = sum;
+  }
+}
+
 static spectrum read_numbers(const real *given, double low, double high, double limit) {
   spectrum s;
   double square = 1e-12, m[5];

@@ -1,5 +1,30 @@
 /* Pairs of a neighbour list that are close now, and the graph that they make. */
 
+/* Atoms x (n, 3) of structures, those of s being first[s] to first[s + 1], minus whole lattice
+   vectors `wrap` and the centre of their structure: at[rank[i]] is the new position of atom i, and
+   so is `rounded`. Returns 0 as soon as one of them is farther than √most[s] from `start`. */
+int follow(long structures, const long *first, const double *x, const double *wrap,
+           const double *start, const double *most, const long *rank, double *at, REAL *rounded) {
+  for (long s = 0; s < structures; s++) {
+    double centre[3] = {0};
+    for (long i = first[s]; i < first[s + 1]; i++)
+      for (int k = 0; k < 3; k++) centre[k] += x[3 * i + k] - wrap[3 * i + k];
+    for (int k = 0; k < 3; k++) centre[k] /= first[s + 1] - first[s];
+    for (long i = first[s]; i < first[s + 1]; i++) {
+      double square = 0;
+      for (int k = 0; k < 3; k++) {
+        const double here = x[3 * i + k] - wrap[3 * i + k] - centre[k];
+        const double moved = here - start[3 * i + k];
+        square += moved * moved;
+        at[3 * rank[i] + k] = here;
+        rounded[3 * rank[i] + k] = (REAL)here;
+      }
+      if (!(square <= most[s])) return 0; /* what is no number has gone far */
+    }
+  }
+  return 1;
+}
+
 /* Squared distances of pairs, r = x[sender] - x[receiver] + offset, and whether they are below
    `limit`; returns 1 if that is so for other pairs than before, which `close` held. */
 int measure(long pairs, const double *x, const long *receiver, const long *sender,

@@ -3,17 +3,67 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
 from bayrace.nn.compiler import build
 from bayrace.nn.kernels import DTYPES, resolve
 from bayrace.nn.sources import source_text
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """Where the atoms of S structures were when their neighbours were searched, float64.
+
+    Atoms are in the order of the files; `rank` has their places in the batch.
+    """
+
+    first: Tensor  # (S + 1,) int64, atoms of structure s are first[s] : first[s + 1]
+    wrap: Tensor  # (N, 3) Å, whole lattice vectors that are removed from positions
+    positions: Tensor  # (N, 3) Å, without them, and centred
+    most: Tensor  # (S,) Å², how far an atom may have moved since
+    rank: Tensor  # (N,) int64
+
+    def follow(
+        self, positions: NDArray[np.float64], dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor] | None:
+        """Positions (N, 3) without lattice vectors and centred, in the order of the batch.
+
+        In float64 and in `dtype`; None if an atom has gone too far. `positions` are contiguous.
+        """
+        if not _available(self.positions):
+            return self._follow(positions, dtype)
+        at = torch.empty_like(self.positions)
+        rounded = at if dtype == torch.float64 else torch.empty_like(at, dtype=dtype)
+        followed = load(DTYPES[dtype], dtype, 0)["follow"](
+            *(len(self.most), self._addresses[0], positions.ctypes.data),
+            *(*self._addresses[1:], at.data_ptr(), rounded.data_ptr()),
+        )
+        return (at, rounded) if followed else None
+
+    def _follow(
+        self, positions: NDArray[np.float64], dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor] | None:
+        free = torch.from_numpy(positions).to(self.wrap.device) - self.wrap
+        here = [each - each.mean(0) for each in torch.split(free, self.first.diff().tolist())]
+        local, owner = torch.cat(here), torch.repeat_interleave(self.first.diff())
+        square = (local - self.positions).square().sum(1)
+        if not bool((square <= self.most[owner]).all()):
+            return None
+        at = torch.empty_like(local).index_copy_(0, self.rank, local)
+        return at, at.to(dtype)
+
+    @cached_property
+    def _addresses(self) -> tuple[int, ...]:
+        arrays = (self.first, self.wrap, self.positions, self.most, self.rank)
+        return tuple(each.data_ptr() for each in arrays)
 
 
 def measure(
@@ -32,7 +82,8 @@ def measure(
     square = torch.empty(len(offsets), dtype=torch.float64)
     close = torch.zeros(len(offsets), dtype=torch.bool) if before is None else before.clone()
     changed = load("double", torch.float64, 0)["measure"](
-        *(len(offsets), positions.data_ptr(), ends.data_ptr(), ends[1].data_ptr()),
+        *(len(offsets), positions.data_ptr()),
+        *(ends.data_ptr(), ends.data_ptr() + ends.stride(0) * ends.itemsize),
         *(offsets.data_ptr(), cutoff**2, square.data_ptr(), close.data_ptr()),
     )
     return square, close if changed or before is None else before
@@ -101,8 +152,10 @@ def load(real: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     source = source_text("pairs.c")
     library = build(source, {"REAL": real})
     whole, pointer = ctypes.c_long, ctypes.c_void_p
+    library.follow.argtypes = [whole, *[pointer] * 8]
+    library.follow.restype = ctypes.c_int
     library.measure.argtypes = [whole, *[pointer] * 4, ctypes.c_double, pointer, pointer]
     library.measure.restype = ctypes.c_int
     library.select.argtypes = [*[whole] * 3, *[pointer] * 9, whole, whole, *[pointer] * 6]
     library.select.restype = None
-    return {"measure": library.measure, "select": library.select}
+    return {name: getattr(library, name) for name in ("follow", "measure", "select")}

@@ -29,7 +29,7 @@ from scipy import special
 
 from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
-from bayrace.nn.exponentials import eigenvalues
+from bayrace.nn.spreads import Directions, compiled, eigenvalues
 
 if TYPE_CHECKING:
     from bayrace.potential.potential import Potential
@@ -142,6 +142,8 @@ def _refuse_unknown(covariance: Array) -> None:
 
 def _exceedance(values: Array, error: float, shape: ErrorDistribution | None) -> Array:
     """P(|e| > error) from eigenvalues (n, 3), the largest first: (n,)."""
+    if shape is None and compiled():
+        return _directions().exceedance(values, error, _NEGLIGIBLE)
     tail = gaussian_tail if shape is None else radial_tail(shape)
     grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
     values = values.clip(min=0.0)
@@ -223,6 +225,12 @@ def _sphere_average(values: Array, error: float, tail: Tail, nodes: tuple[int, i
     squares, weights = _octant(*nodes)
     average: Array = tail(error / np.sqrt(values @ squares.T)) @ weights
     return average
+
+
+@lru_cache(maxsize=1)
+def _directions() -> Directions:
+    squares, weights = zip(*(_octant(*nodes) for _, nodes in _GRIDS), strict=True)
+    return Directions([most for most, _ in _GRIDS], squares, weights)
 
 
 @lru_cache(maxsize=len(_GRIDS))
