@@ -186,6 +186,22 @@ def test_a_file_may_leave_nothing_of_the_noise(make_potential: Make, tmp_path: P
     assert found.energy.epistemic.isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["stressx", "atomic_energy"])
+def test_noise_of_what_is_not_predicted_is_refused(
+    make_potential: Make, tmp_path: Path, name: str
+) -> None:
+    plain = make_potential()
+    model = Race(plain.spec)
+    posterior = EXAMPLES["distance"](model, model.init(0, dtype=torch.float64))
+
+    def change(document: dict[str, Any]) -> None:
+        document["posterior"]["options"]["noise"] = {name: 1.0}
+
+    path = rewritten(_with(plain, posterior), tmp_path / "x.bayrace", change)
+    with pytest.raises(PotentialError, match=name):
+        Potential.load(path, device="cpu")
+
+
 def test_predictions_that_are_no_numbers_do_not_leave(make_potential: Make) -> None:
     """Weights that are finite, as a file's must be, but overflow."""
     plain = make_potential(dtype=torch.float32)

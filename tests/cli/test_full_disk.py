@@ -37,7 +37,7 @@ def test_the_old_file_stays(bayrace, model, data, tmp_path, command):
     with full_disk():
         result = bayrace(*arguments[command])
     assert result.exit_code == 2, result.output
-    assert "too large" in result.stderr
+    assert f"{target}: File too large" in result.stderr
     assert target.read_text() == "of an earlier call"
     assert list(tmp_path.iterdir()) == [target]
 

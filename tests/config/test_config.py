@@ -92,7 +92,7 @@ def test_every_problem_is_listed_at_once():
         "train.lr",
         "train.epochs",
     ]
-    assert "data: required and missing" in lines[2]
+    assert "data: required and missing; add it to the file or give -s data=..." in lines[2]
 
 
 def test_overrides_are_yaml_and_the_last_wins():

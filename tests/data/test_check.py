@@ -139,8 +139,15 @@ def test_no_frames():
 def test_all_problems_are_counted_once_a_frame(make_frame):
     bad = make_frame(energy=np.nan, forces=np.full((3, 3), np.nan))
     assert len(problems([bad, make_frame(), bad], need_forces=True)) == 2
-    with pytest.raises(DataError, match=r"energy is nan.*\(and 1 more problem\)"):
-        check_frames([bad, bad], need_forces=True)
+    with pytest.raises(DataError, match=r"energy is nan.*\(and 2 more problems; bayrace validate"):
+        check_frames([bad, bad, bad], need_forces=True)
+
+
+def test_two_problems_are_both_told(make_frame):
+    """Energies and forces under keys of their own are the usual pair."""
+    with pytest.raises(DataError, match=r"label for energy(.|\n)*label for forces"):
+        bare = make_frame(energy=None, forces=None)
+        check_frames([bare], need_energy=True, need_forces=True)
 
 
 def test_keys_that_look_like_labels_are_listed_for_all_files(tmp_path, labelled_atoms, keys):

@@ -119,6 +119,13 @@ def test_single_atoms_should_be_marked(ethanol):
     assert "mark them with config_type=IsolatedAtom" in only
 
 
+def test_frames_without_labels_among_others_are_named(ethanol):
+    bare = [replace(frame, energy=None, forces=None, source="bare.xyz") for frame in ethanol[:3]]
+    (only,) = [text for text in found([*ethanol[3:], *bare]) if "neither energy" in text]
+    assert only.startswith("bare.xyz, frames 0, 1, 2: ")
+    assert not any("neither energy" in text for text in found(bare))  # to be predicted
+
+
 def test_references_must_be_of_the_same_kind(ethanol):
     atoms = split_isolated(embedded_frames("ethanol-atoms"))[1]
     assert reference_doubts(ethanol, atoms, given=True) == []

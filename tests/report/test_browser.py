@@ -304,3 +304,16 @@ def test_rounds_and_epochs_are_whole(visit, tmp_path):
         visit(file).page.locator('[data-panel="p"] .tick[text-anchor="middle"]').all_text_contents()
     )
     assert ticks == ["1", "2"]
+
+
+def test_the_last_number_of_an_axis_is_not_cut_off(visit, tmp_path):
+    axis = Axis("σ", low=0, high=100_000)
+    panel = Panel("p", "t", "", axis, Axis("y"), [Mark("line", x=[1, 2], y=[3, 4])])
+    page = Report("t", "", {}, [], [], [Section("s", "s", "", [panel])], {})
+    file = tmp_path / "edge.html"
+    file.write_text(render(page), encoding="utf-8")
+    last = visit(file).page.locator('[data-panel="p"] .tick[text-anchor="middle"]').last
+    beyond = """node => node.getBoundingClientRect().right
+        - node.ownerSVGElement.getBoundingClientRect().right"""
+    assert "100" in last.text_content()
+    assert last.evaluate(beyond) <= 0

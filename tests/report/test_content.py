@@ -11,7 +11,7 @@ import pytest
 
 from bayrace.evaluate.metrics.calibration import calibration_error, central_mass
 from bayrace.report.build import build_report
-from bayrace.report.document import Panel, Table, short
+from bayrace.report.document import Panel, Structures, Table, short
 from bayrace.report.page import asset
 from bayrace.report.panels.accuracy import parity_panels
 from bayrace.report.panels.dynamics import dynamics_panels
@@ -264,6 +264,21 @@ def test_thousands_have_no_exponent():
         "0",
         "0.0123",
     ]
+
+
+def test_no_text_of_a_page_with_huge_errors_has_an_exponent(make_judged):
+    """Legends, structures and shares still had them where the cards had not."""
+    report = build_report([make_judged(wrong=100.0, scale=100.0)], title="", facts={})
+    viewers = [each for each in report.blocks() if isinstance(each, Structures)]
+    panels = [each for each in report.blocks() if isinstance(each, Panel)]
+    texts = [
+        *(f"{each.headline} {each.text}" for each in report.findings),
+        *(f"{each.value} {each.detail}" for each in report.figures),
+        *(mark.series for panel in panels for mark in panel.marks),
+        *(each.detail for viewer in viewers for each in viewer.structures),
+    ]
+    assert len(texts) > 20
+    assert [text for text in texts if re.search(r"\de\+\d", text)] == []
 
 
 def test_licences_of_what_3dmol_holds():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ase.io
 import pytest
 import torch
 
@@ -52,6 +53,20 @@ def test_test_data_are_checked_before_the_training(tmp_path):
     with pytest.raises(DataError, match=r"ammonia-test.*N"):
         run.train(settings)
     assert not (tmp_path / "history.jsonl").exists()
+
+
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_sets_without_labels_are_refused_before_the_training(tmp_path, part):
+    """They ended in a validation loss of 0 and in an empty table."""
+    atoms = [frame.copy() for frame in ase.io.read(embedded("ethanol-test"), ":3")]
+    for each in atoms:
+        each.info["dft_energy"] = -309.0
+    ase.io.write(tmp_path / "bare.xyz", atoms)
+    data = {"valid": 2, part: str(tmp_path / "bare.xyz")}
+    settings = config(tmp_path / "run", f"{embedded('ethanol-train')}@:6", data=data)
+    with pytest.raises(DataError, match=r"bare.xyz: no frame .*energy: dft_energy"):
+        run.train(settings)
+    assert not (tmp_path / "run" / "history.jsonl").exists()
 
 
 def test_a_periodic_run_with_stress_and_its_noise(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import sys
@@ -75,7 +76,7 @@ def friendly(command: Callable[P, None]) -> Callable[P, None]:
                 raise
             if kwargs.get("debug"):
                 traceback.print_exc()
-            _complain(str(error))
+            _complain(_words(error))
             raise typer.Exit(FAILED) from None
 
     return guarded
@@ -87,6 +88,22 @@ def _expected(error: Exception) -> bool:
         return True
     diverged = sys.modules.get("bayrace.train.diverged")  # do not import torch to find out
     return diverged is not None and isinstance(error, diverged.TrainingDiverged)
+
+
+def _words(error: Exception) -> str:
+    """The message of an error; those of the system with the file first, and what to do."""
+    if not isinstance(error, OSError) or error.errno is None or error.filename is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}{_REMEDIES.get(error.errno, '')}"
+
+
+_REMEDIES = {
+    errno.ENOSPC: "; make room there, or write to another disk",
+    errno.EDQUOT: "; make room there, or write to another disk",
+    errno.EROFS: "; name another folder",
+    errno.EACCES: "; name a folder of yours, or change its permissions",
+    errno.EPERM: "; name a folder of yours, or change its permissions",
+}
 
 
 def _complain(message: str) -> None:

@@ -100,6 +100,10 @@ def train_demo(output: Path, max_time: str, out: Console) -> RunResult:
 def verdict(known: Evaluation, hot: Evaluation) -> str:
     """Whether the uncertainty saw the hot structures coming, in three lines."""
     from bayrace.evaluate.metrics.ood import detections
+    from bayrace.report.document import short
+
+    def milli(value: float) -> str:
+        return short(1000 * value, 2)
 
     lines = []
     for each in (known, hot):
@@ -108,9 +112,9 @@ def verdict(known: Evaluation, hot: Evaluation) -> str:
         assert total.forces is not None
         energy, forces = each.energy.spread() or 0.0, each.forces.spread() or 0.0
         lines.append(
-            f"{each.name}: energies are wrong by {1000 * total.energy.rmse:.2g} meV (RMSE), the "
-            f"model expected {1000 * energy:.2g}; forces are wrong by "
-            f"{1000 * total.forces.rmse:.2g} meV/Å, the model expected {1000 * forces:.2g}"
+            f"{each.name}: energies are wrong by {milli(total.energy.rmse)} meV (RMSE), the "
+            f"model expected {milli(energy)}; forces are wrong by "
+            f"{milli(total.forces.rmse)} meV/Å, the model expected {milli(forces)}"
         )
     found = detections(known.scores(), hot.scores())["energy_total"]
     if found is not None:

@@ -231,28 +231,16 @@ def evaluate_frames(
 
 def read_labelled(files: list[str], keys: LabelKeys) -> list[Frame]:
     """The frames of files but for isolated atoms; refused where none has a label."""
+    from bayrace.data.hints import label_hint
     from bayrace.data.read import DataError, read_frames, split_isolated
 
     frames, _ = split_isolated(read_frames(files, keys=keys, config_weights={}))
-    if all(frame.energy is None and frame.forces is None for frame in frames):
+    if not any(frame.labelled for frame in frames):
         raise DataError(
             f"{', '.join(files)}: no frame has an energy or forces to compare with; name their "
-            f"keys with --energy-key and --forces-key{_hint(frames)}, or use bayrace predict"
+            f"keys with --energy-key and --forces-key{label_hint(frames)}, or use bayrace predict"
         )
     return frames
-
-
-def _hint(frames: list[Frame]) -> str:
-    """Keys of the files that look like labels, for a message."""
-    from bayrace.data.hints import label_like
-
-    sources = {frame.source for frame in frames}
-    found = {
-        name: sorted({key for keys in label_like(sources, name).values() for key in keys})
-        for name in ("energy", "forces")
-    }
-    like = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in found.items() if keys)
-    return f" (these look like it: {like})" if like else ""
 
 
 def write_json(

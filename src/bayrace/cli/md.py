@@ -263,5 +263,7 @@ class Display:
 
 def _sigma(name: str, value: float, unit: str) -> str:
     """A standard deviation, which is 0 or nan only where the potential has none."""
-    known = f"{1000 * value:.3g} {unit}" if value > 0 else "not modelled"
+    from bayrace.report.document import short
+
+    known = f"{short(1000 * value)} {unit}" if value > 0 else "not modelled"
     return f"σ_{name} {known}"

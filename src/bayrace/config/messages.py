@@ -109,7 +109,7 @@ def _inside(key: str, section: str) -> bool:
 
 def _wrong(key: str, problem: Any, root: type[BaseModel]) -> str:
     if problem["type"] == "missing":
-        return f"{key}: required and missing; add it to the file or give -o {key}=..."
+        return f"{key}: required and missing; add it to the file or give -s {key}=..."
     if problem["type"] == "value_error" and "." not in key:  # of a section as a whole
         return f"{key}: {_reason(key, problem, root)}"
     return f"{key}: {_shown(problem['input'])} is not valid; {_reason(key, problem, root)}"

@@ -26,8 +26,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield temporary
         _sync(temporary)
         temporary.replace(target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(temporary)):
+            raise OSError(error.errno, error.strerror, str(path)) from error  # a name they know
         raise
     if os.name == "posix":  # which alone can open a folder
         _sync(target.parent)  # makes the new name durable

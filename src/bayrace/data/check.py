@@ -9,13 +9,14 @@ from ase.data import chemical_symbols
 
 from bayrace.data.extent import OVERLAP, beyond, plan_search
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Floats, Frame, symbols_of
-from bayrace.data.hints import label_like
+from bayrace.data.hints import label_hint, label_like
 from bayrace.data.neighbours import edge_lengths, neighbour_list
 from bayrace.data.summary import DataReport, report
 
-__all__ = ["DataReport", "check_frame", "check_frames", "problems", "report"]
+__all__ = ["DataReport", "check_frame", "check_frames", "check_labelled", "problems", "report"]
 
 _SEARCH = 1.5  # Å; vesin is slow when its cells are much smaller than a bond
+_TOLD = 2  # problems that an error tells whole
 DEGENERATE = 1e-6  # least volume of the unit cell vectors, 1 when they are orthogonal
 
 
@@ -38,12 +39,23 @@ def check_frames(
     refuse(found)
 
 
+def check_labelled(frames: Sequence[Frame]) -> None:
+    """Refuse a set to compare with in which there is nothing to compare with."""
+    if not any(frame.labelled for frame in frames):
+        sources = ", ".join(sorted({frame.source for frame in frames}))
+        raise DataError(
+            f"{sources}: no frame has an energy or forces to compare with; set energy_key and "
+            f"forces_key to their names in the file{label_hint(frames)}, or leave the file out"
+        )
+
+
 def refuse(found: Sequence[str]) -> None:
-    """Raise the first of these problems, and say how to see the others."""
+    """Raise the first of these problems, and say how to see the others; two are both told."""
+    if len(found) > _TOLD:
+        others = f"(and {len(found) - 1} more problems; bayrace validate FILES shows them)"
+        raise DataError(f"{found[0]} {others}")
     if found:
-        others = len(found) - 1
-        word = "problems; bayrace validate FILES shows them" if others > 1 else "problem"
-        raise DataError(found[0] + (f" (and {others} more {word})" if others else ""))
+        raise DataError("\n".join(found))
 
 
 def check_frame(frame: Frame) -> None:

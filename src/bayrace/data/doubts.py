@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Frame, symbols_of
+from bayrace.data.hints import label_hint
 from bayrace.data.reference import composition, reference_energy
 from bayrace.data.summary import Duplicate, Outlier, duplicates, outliers
 from bayrace.data.unit_doubts import Doubt, file_doubts
@@ -56,7 +57,8 @@ def unit_doubts(splits: Mapping[str, Sequence[Frame]]) -> list[Doubt]:
     found = [
         doubt for source, each in files.items() for doubt in file_doubts(source, _several(each))
     ]
-    return [*found, *_unmarked(single)]
+    every = [frame for frames in files.values() for frame in frames]
+    return [*found, *_unmarked(single), *_unlabelled(every)]
 
 
 def reference_doubts(
@@ -169,6 +171,16 @@ def _unmarked(frames: Sequence[Frame]) -> list[Doubt]:
         return []
     remedy = f"mark them with config_type={ISOLATED_TYPE}, and their energies become references"
     return [Doubt(_frames([frame.origin for frame in frames]), "single atoms in no cell", remedy)]
+
+
+def _unlabelled(frames: Sequence[Frame]) -> list[Doubt]:
+    """Frames without labels among others that have some."""
+    bare = [frame for frame in frames if not frame.labelled]
+    if not bare or len(bare) == len(frames):
+        return []
+    what = "neither energy nor forces, so nothing is learnt from them or compared with them"
+    remedy = f"name their keys, which must be the same in all files{label_hint(bare)}, or label them"
+    return [Doubt(_frames([frame.origin for frame in bare]), what, remedy)]
 
 
 def _frames(labels: Sequence[str]) -> str:

@@ -64,6 +64,11 @@ class Frame:
         """Where the frame came from, as messages show it: "file.xyz, frame 12"."""
         return f"{self.source}, frame {self.index}"
 
+    @property
+    def labelled(self) -> bool:
+        """Whether there is something to learn from or to compare with."""
+        return self.energy is not None or self.forces is not None
+
 
 def bare_frame(
     numbers: Integers,

@@ -10,7 +10,7 @@ import ase.io
 import numpy as np
 from ase import Atoms
 
-from bayrace.data.frame import results_of
+from bayrace.data.frame import Frame, results_of
 
 _NAMES = {
     "energy": re.compile(r"energ|^e$|^u0$|_e$|^e_|etot|e_tot", re.IGNORECASE),
@@ -36,6 +36,17 @@ def label_like(sources: Iterable[str], name: str) -> dict[str, list[str]]:
             keys = sorted(_of_shape(atoms, name))
             found[source] = [key for key in keys if _NAMES[name].search(key)] or keys
     return {source: keys for source, keys in found.items() if keys}
+
+
+def label_hint(frames: Iterable[Frame]) -> str:
+    """Keys of the files of these frames that look like labels, for a message; or nothing."""
+    sources = {frame.source for frame in frames}
+    found = {
+        name: sorted({key for keys in label_like(sources, name).values() for key in keys})
+        for name in ("energy", "forces")
+    }
+    like = "; ".join(f"{name}: {', '.join(keys)}" for name, keys in found.items() if keys)
+    return f" (these look like it: {like})" if like else ""
 
 
 def _of_shape(atoms: Atoms, name: str) -> Iterator[str]:

@@ -23,6 +23,7 @@ _NUMBERS = (
     *("ess", "weight_decay", "alpha", "alpha_forces", "alpha_stress", "regularisation"),
     *("power", "energy_power", "stress_scale"),
 )
+_QUANTITIES = ("energy", "forces", "stress")
 _REALS = (torch.float32, torch.float64)
 
 
@@ -181,6 +182,8 @@ def _check_options(options: Mapping[str, Any]) -> None:
     positive = {name: options[name] for name in _NUMBERS if options.get(name) is not None}
     noise = {k: v for k, v in options.get("found", {}).items() if str(k).endswith("_noise")}
     for name, value in options.get("noise", {}).items():
+        if name not in _QUANTITIES:
+            raise ValueError(f"noise of {name!r}: not one of {', '.join(_QUANTITIES)}")
         if not isinstance(value, float) or not 0 <= value < 1e30:
             raise ValueError(f"noise of {name}={value!r}: not a factor of a variance")
     for name, value in (positive | noise).items():

@@ -251,8 +251,8 @@ def _clean(value: Any) -> Any:
     return _finite(value)
 
 
-def short(value: float) -> str:
-    """Three significant digits without an exponent."""
+def short(value: float, digits: int = 3) -> str:
+    """So many significant digits, without an exponent."""
     if not math.isfinite(value) or value == 0:
         return f"{value:g}"
-    return f"{value:.{max(0, 2 - math.floor(math.log10(abs(value))))}f}"
+    return f"{value:.{max(0, digits - 1 - math.floor(math.log10(abs(value))))}f}"

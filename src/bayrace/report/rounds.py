@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from bayrace.report.document import Block, Figure, Finding, Report, Section, short
+from bayrace.report.document import Block, Figure, Finding, Report, Section, Verdict, short
 from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.rounds import (
     chosen_blocks,
@@ -15,6 +15,8 @@ from bayrace.report.panels.rounds import (
     times_table,
 )
 from bayrace.report.round import Ending, Round, Shown
+
+_HARDLY = 0.02  # of an error: a smaller change is none
 
 
 def rounds_report(
@@ -64,10 +66,16 @@ def _progress(rounds: Sequence[Round]) -> list[Finding]:
             f"{short(MILLI * before)} meV/Å at the start, {short(MILLI * after)} meV/Å after "
             f"{rounds[-1].labels} labels."
         )
-        better = after < before
-        headline = f"The force error on {name} has {'fallen' if better else 'not fallen'}."
-        found.append(Finding("good" if better else "caution", headline, text))
+        verdict, word = _change(before, after)
+        found.append(Finding(verdict, f"The force error on {name} has {word}.", text))
     return found
+
+
+def _change(before: float, after: float) -> tuple[Verdict, str]:
+    """What to say of an error that was `before` and is `after`."""
+    if abs(after - before) <= _HARDLY * before:
+        return "caution", "hardly changed"
+    return ("good", "fallen") if after < before else ("caution", "risen")
 
 
 def _figures(last: Round) -> list[Figure]:

@@ -53,7 +53,7 @@ def key_figures(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Figu
         figures.append(Figure("Energy RMSE", short(per_atom), "meV/atom", detail))
     if first.forces.size:
         rms = float(np.sqrt(np.mean(first.forces.label**2)))
-        detail = f"{100 * first.forces.rmse / rms:.2g} % of the forces, {first.name}"
+        detail = f"{short(100 * first.forces.rmse / rms, 2)} % of the forces, {first.name}"
         figures.append(Figure("Force RMSE", short(MILLI * first.forces.rmse), "meV/Å", detail))
     name = "Energies" if target.is_energy else target.name
     for key, label in (("energy", name), ("forces", "Forces")):
@@ -80,7 +80,7 @@ def _verdict(sets: Sequence[Judged]) -> Iterator[Finding]:
         blind = each.forces.uncertain and _coverage("forces", each.forces).state == "too small"
         state = "not" if share > ROUGH else "with care" if share > FINE or blind else "usable"
         names[state].append(f"“{each.name}”")
-        errors.append(f"{100 * share:.2g} % on “{each.name}”")
+        errors.append(f"{short(100 * share, 2)} % on “{each.name}”")
     parts = [f"{state} for {_listed(sets)}" for state, sets in names.items() if sets]
     if not parts:
         return
@@ -128,7 +128,7 @@ def _accuracy(each: Judged) -> Finding:
     if each.forces.size:
         rms = float(np.sqrt(np.mean(each.forces.label**2)))
         share = 100 * each.forces.rmse / rms if rms > 0 else math.nan
-        wrong = f"{short(MILLI * each.forces.rmse)} meV/Å ({share:.2g} % of their size)"
+        wrong = f"{short(MILLI * each.forces.rmse)} meV/Å ({short(share, 2)} % of their size)"
         parts.append(f"force components {'' if parts else 'are wrong '}by {wrong}")
     text = f"On the {len(each.frames)} structures of “{each.name}”, {' and '.join(parts)} (RMSE)."
     return Finding("note", "Typical errors.", text)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bayrace.config import Config, ConfigError
 from bayrace.config.build import label_keys, lambdas, model_spec, train_settings
-from bayrace.data.check import check_frames
+from bayrace.data.check import check_frames, check_labelled
 from bayrace.data.dataset import Dataset
 from bayrace.data.disk import DiskDataset
 from bayrace.data.doubts import doubts, reference_doubts, voice
@@ -39,6 +39,8 @@ def prepare(config: Config, *, initial: Potential | None = None, strict: bool = 
     elements = elements if initial is None else initial.elements
     for frames in splits.test.values():  # not after hours of training
         check_frames(frames, need_forces=False, elements=elements)
+    for frames in (splits.valid, *splits.test.values()):
+        check_labelled(frames)
 
     cutoff = config.model.cutoff if initial is None else initial.spec.cutoff
 

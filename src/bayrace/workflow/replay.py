@@ -201,7 +201,7 @@ def _errors(potential: Potential, frames: Sequence[Frame]) -> dict[str, dict[str
 def _check(plan: Plan) -> None:
     """Refuse pools that cannot be replayed."""
     for name, frames in plan.pools.items():
-        bare = [frame for frame in frames if frame.energy is None and frame.forces is None]
+        bare = [frame for frame in frames if not frame.labelled]
         if bare:
             raise DataError(f"{name}: {bare[0].origin} has no labels; a replay needs them")
         most, count = max(plan.budgets), len(frames) - round(plan.holdout * len(frames))

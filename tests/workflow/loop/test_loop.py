@@ -390,6 +390,14 @@ def test_what_is_needed_later_is_looked_at_first(
     assert not (tmp_path / "loop" / "round-00").exists()  # nothing was trained
 
 
+def test_a_mistake_that_was_corrected_is_forgotten(settings: Settings) -> None:
+    """The folder had kept the settings that were refused, and refused the right ones."""
+    wrong = {"kind": "ase", "ase": {"calculator": "emt"}}
+    with pytest.raises(ValueError, match="emt"):
+        run(settings() | {"oracle": wrong})
+    assert run(settings(stop={"rounds": 0})).rounds[-1].labels == 0
+
+
 def test_a_step_is_done_once(tmp_path: Path) -> None:
     state, done = State(tmp_path / "s.sqlite"), []
     for _ in range(2):

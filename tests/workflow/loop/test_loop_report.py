@@ -101,7 +101,16 @@ def test_numbers_are_where_they_belong() -> None:
 
 def test_errors_that_rise_are_not_praised() -> None:
     worse = replace(made(1), errors={"hot": errors(0.5)})
-    assert page([made(0), worse]).findings[1].verdict == "caution"
+    finding = page([made(0), worse]).findings[1]
+    assert (finding.verdict, finding.headline) == ("caution", "The force error on hot has risen.")
+
+
+def test_errors_that_stay_are_not_praised() -> None:
+    """2664.3 at the start and 2664.1 after six labels was "fallen", and good."""
+    first = replace(made(0), errors={"hot": errors(2.6643)})
+    last = replace(made(1), errors={"hot": errors(2.6641)})
+    finding = page([first, last]).findings[1]
+    assert (finding.verdict, finding.headline[-15:]) == ("caution", "hardly changed.")
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -145,7 +145,9 @@ const BayraceChart = (() => {
     for (const [value, text] of sx.ticks) {
       const x = sx(value).toFixed(1);
       make("path", { class: "grid-line", d: `M${x} ${box.top}V${box.bottom}` }, axes);
-      make("text", { class: "tick", x, y: box.bottom + 17, "text-anchor": "middle" }, axes, text);
+      const most = svg.getAttribute("width") - textWidth(text) / 2 - 1; // the last one is not cut off
+      const at = Math.min(x, most).toFixed(1);
+      make("text", { class: "tick", x: at, y: box.bottom + 17, "text-anchor": "middle" }, axes, text);
     }
     if (sy) {
       for (const [value, text] of sy.ticks) {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from bayrace.data.frame import symbols_of
 from bayrace.evaluate.judged import Judged, Quantity
 from bayrace.report.curves import thinned
-from bayrace.report.document import Axis, Mark, Panel
+from bayrace.report.document import Axis, Mark, Panel, short
 
 MILLI = 1000.0  # eV to meV
 MOST = 5000  # points of one panel
@@ -70,7 +70,7 @@ def _energy(sets: Sequence[Judged]) -> Panel:
         marks.append(
             Mark(
                 "points",
-                f"{each.name}: RMSE {rmse:.3g}",
+                f"{each.name}: RMSE {short(rmse)}",
                 colour,
                 x=MILLI * (energy.label / atoms - centre)[chosen],
                 y=MILLI * (energy.mean / atoms - centre)[chosen],
@@ -115,7 +115,7 @@ def _parity(sets: Sequence[Judged], quantity: str, factor: float) -> list[Mark]:
         marks.append(
             Mark(
                 "points",
-                f"{each.name}: RMSE {factor * value.rmse:.3g}",
+                f"{each.name}: RMSE {short(factor * value.rmse)}",
                 colour,
                 x=value.label[chosen],
                 y=value.mean[chosen],

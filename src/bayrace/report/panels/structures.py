@@ -76,12 +76,12 @@ def _detail(each: Judged, place: int, wrong: float) -> str:
     if each.forces.size:
         text = f"force RMSE {short(MILLI * wrong)} meV/Å"
         sigma = MILLI * float(np.sqrt(np.mean(each.force_std[atoms] ** 2)))
-        parts.append(text + (f" (predicted σ {sigma:.3g})" if sigma > 0 else ""))
+        parts.append(text + (f" (predicted σ {short(sigma)})" if sigma > 0 else ""))
     own = each.energy.chosen(each.energy.frame == place)
     if own.size:
         target = each.target
         sigma = target.factor * float(own.std[0])
         wrong = target.factor * float(own.error[0])
-        text = f"{target.name} error {wrong:+.3g} {target.shown_unit}".replace("-", "−")
-        parts.append(text + (f" (predicted σ {sigma:.3g})" if sigma > 0 else ""))
+        text = f"{target.name} error {'−' if wrong < 0 else '+'}{short(abs(wrong))} {target.shown_unit}"
+        parts.append(text + (f" (predicted σ {short(sigma)})" if sigma > 0 else ""))
     return "; ".join(parts)

@@ -9,7 +9,7 @@ from bayrace.config.build import label_keys
 from bayrace.config.load import ConfigError
 from bayrace.config.loop import LoopConfig
 from bayrace.config.oracle import make_oracle
-from bayrace.data.check import check_frames
+from bayrace.data.check import check_frames, check_labelled
 from bayrace.data.frame import elements_of
 from bayrace.data.read import read_frames
 from bayrace.label.oracles.ase import AseOracle, resolve
@@ -25,6 +25,8 @@ def check_ahead(workspace: Workspace) -> None:
     """Refuse test sets, starts and oracles that would end the loop when they are first used."""
     config = workspace.config
     sets = list(workspace.tests.values())
+    for frames in sets:
+        check_labelled(frames)
     if config.explore.starts is not None:
         sets.append(all_starts(workspace))
     if sets:

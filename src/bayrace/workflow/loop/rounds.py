@@ -65,8 +65,8 @@ def run_loop(
         if overwrite:
             clear(folder)
         workspace = Workspace(config, State(folder / STATE), watch)
+        check_ahead(workspace)  # first: settings that are refused bind nobody
         workspace.state.claim(*_settings(config))
-        check_ahead(workspace)
         rounds = [_first(workspace)]
         ending = None
         while ending is None:
