@@ -18,6 +18,7 @@ from bayrace.train import checkpoint
 from bayrace.train.adam import AdamSettings
 from bayrace.train.callbacks import Callbacks
 from bayrace.train.loop import Event, StepEvent, TrainingDiverged, ValidEvent, fit
+from bayrace.train.monitors import resolve
 from bayrace.train.schedule import Constant, WarmupCosine
 from bayrace.train.task import Task
 
@@ -328,6 +329,19 @@ def test_settings_refuse_nonsense(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         runner.settings(**changes)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "name"),
+    [
+        ({"loss": 1, "energy_mae": 2, "forces_rmse": 4, "forces_mae": 3}, "forces_mae"),
+        ({"loss": 1, "energy_mae": 2, "energy_rmse": 3}, "energy_mae"),
+        ({"loss": 1}, "loss"),
+    ],
+)
+def test_what_is_monitored_by_default(metrics: dict[str, float], name: str) -> None:
+    """Forces, and not their RMSE, which one odd frame of a small validation set decides."""
+    assert resolve("auto", metrics) == name
 
 
 def test_a_monitor_without_labels_is_refused(runner: ModuleType, tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def train_settings(config: Config, *, stress: bool = False) -> TrainSettings:
 def _monitor(config: Config) -> str:
     """Forces that nobody trains say nothing."""
     untrained = config.train.monitor == "auto" and config.loss.forces == 0
-    return "energy_rmse" if untrained else config.train.monitor
+    return "energy_mae" if untrained else config.train.monitor
 
 
 def _optimiser(train: TrainConfig) -> Optimiser:

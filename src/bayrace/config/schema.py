@@ -240,7 +240,7 @@ class TrainConfig(Section):
     valid_every: int = Field(default=1, ge=1, description="Epochs between validations.")
     monitor: Monitor = Field(
         default="auto",
-        description="Validation number that decides which parameters are best; auto: RMSE of "
+        description="Validation number that decides which parameters are best; auto: MAE of "
         "forces, or of energies where there are no forces.",
     )
     early_stopping: int | None = Field(

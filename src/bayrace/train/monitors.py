@@ -1,8 +1,8 @@
 """Names of the validation metrics: energies in meV, forces in meV/Å, stress in meV/Å³.
 
-`auto` is the RMSE of forces, of energies where no frame has forces. It is not the loss: with learnt
-noise, that rises at the end of training as σ becomes too small, while errors still fall; σ is
-fitted once more afterwards.
+`auto` is the MAE of forces, of energies where no frame has forces. It is not the RMSE, which one odd
+frame among few decides, and not the loss: with learnt noise, that rises at the end of training as σ
+becomes too small, while errors still fall; σ is fitted once more afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MONITORS: tuple[str, ...] = get_args(Monitor)
 def resolve(monitor: str, metrics: Mapping[str, float]) -> str:
     """The metric that `monitor` names among those there are."""
     if monitor == "auto":
-        return next(name for name in ("forces_rmse", "energy_rmse", "loss") if name in metrics)
+        return next(name for name in ("forces_mae", "energy_mae", "loss") if name in metrics)
     if monitor not in metrics:
         raise ValueError(
             f"monitor={monitor!r}: no validation frame has such a label; "
