@@ -37,7 +37,8 @@ def run_on_cluster(
     import distributed
 
     name = f"bayrace-{uuid.uuid4().hex}"
-    enough = distributed.Event(name, client=client)
+    event: Any = distributed.Event
+    enough = event(name, client=client)
     futures = {
         index: client.submit(_do, job, index, name, threads, str(folder), key=_key(name, index))
         for index, job in enumerate(jobs)
@@ -93,7 +94,8 @@ def _do(job: Job, index: int, name: str, threads: int | None, folder: str) -> Ou
     """What a worker does; None where it was not to begin any more."""
     import distributed
 
-    worker, enough = distributed.get_worker(), distributed.Event(name)
+    event: Any = distributed.Event
+    worker, enough = distributed.get_worker(), event(name)
     if not Path(folder).is_dir():
         host = os.uname().nodename
         return Outcome(
