@@ -23,8 +23,9 @@ def check_xyz(path: Path) -> int:
             while _skip_frame(file, path, frames):
                 frames += 1
     except UnicodeDecodeError as error:
+        byte = error.object[error.start : error.start + 1]
         raise DataError(
-            f"{path}, frame {frames}: {error.object[error.start : error.start + 1]!r} is not UTF-8; "
+            f"{path}, frame {frames}: {byte!r} is not UTF-8; "
             "convert the file, such as with `iconv -f latin1 -t utf-8`, or fetch it again if it is "
             "damaged"
         ) from error
