@@ -145,8 +145,8 @@ def test_all_problems_are_counted_once_a_frame(make_frame):
 
 def test_two_problems_are_both_told(make_frame):
     """Energies and forces under keys of their own are the usual pair."""
+    bare = make_frame(energy=None, forces=None)
     with pytest.raises(DataError, match=r"label for energy(.|\n)*label for forces"):
-        bare = make_frame(energy=None, forces=None)
         check_frames([bare], need_energy=True, need_forces=True)
 
 

@@ -126,6 +126,14 @@ def test_frames_without_labels_among_others_are_named(ethanol):
     assert not any("neither energy" in text for text in found(bare))  # to be predicted
 
 
+def test_labels_that_never_change_are_doubted(ethanol):
+    zero = [replace(frame, energy=0.0, forces=0.0 * frame.forces) for frame in ethanol]
+    texts = found(zero)
+    assert any("all forces are 0;" in text for text in texts)
+    assert any("all energies are 0 eV;" in text for text in texts)
+    assert not any("all forces" in text for text in found([ethanol[0], *zero[1:]]))
+
+
 def test_references_must_be_of_the_same_kind(ethanol):
     atoms = split_isolated(embedded_frames("ethanol-atoms"))[1]
     assert reference_doubts(ethanol, atoms, given=True) == []

@@ -21,6 +21,26 @@ def read(path: Path, text: str):
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'1\nnote="\xe9t\xe9"\nH 0.0 0.0 0.0\n', r"frame 0: b'\\xe9' is not UTF-8; .*iconv"),
+        (b"\xef\xbb\xbf1\nx\nH 0.0 0.0 0.0\n", "byte order mark"),
+    ],
+    ids=["Latin-1", "byte order mark"],
+)
+def test_other_encodings_are_named(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "x.xyz").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_frames(tmp_path / "x.xyz", keys=KEYS, config_weights={})
+
+
+def test_lines_of_windows_are_read(tmp_path: Path) -> None:
+    (tmp_path / "x.xyz").write_bytes(b"1\r\nx\r\nH 0.5 0.0 0.0\r\n" * 2)
+    (first, _) = read_frames(tmp_path / "x.xyz", keys=KEYS, config_weights={})
+    assert first.positions.tolist() == [[0.5, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         (f"1\nx\n{ATOM}" + "VEC1 1 0 0\n" * 5000 + "what\n", "expected the number of atoms"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ase.io
 import pytest
 import torch
+from ase import Atoms
 
 from bayrace.config import make_config
 from bayrace.data.embedded import embedded, embedded_frames
@@ -67,6 +68,17 @@ def test_sets_without_labels_are_refused_before_the_training(tmp_path, part):
     with pytest.raises(DataError, match=r"bare.xyz: no frame .*energy: dft_energy"):
         run.train(settings)
     assert not (tmp_path / "run" / "history.jsonl").exists()
+
+
+def test_single_atoms_alone_are_refused(tmp_path):
+    """They gave a file of a potential that could not be read again."""
+    atoms = [Atoms("H", info={"energy": -13.6 + 0.01 * n}) for n in range(6)]
+    ase.io.write(tmp_path / "atoms.xyz", atoms)
+    loss = {"kind": "nll_e", "forces": 0.0}
+    data = {"valid": 2, "energy_key": "energy"}
+    settings = config(tmp_path / "run", str(tmp_path / "atoms.xyz"), data=data, loss=loss)
+    with pytest.raises(DataError, match="no atom has another within the cutoff of 5 Å"):
+        run.train(settings)
 
 
 def test_a_periodic_run_with_stress_and_its_noise(tmp_path):

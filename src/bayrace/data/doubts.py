@@ -58,7 +58,8 @@ def unit_doubts(splits: Mapping[str, Sequence[Frame]]) -> list[Doubt]:
         doubt for source, each in files.items() for doubt in file_doubts(source, _several(each))
     ]
     every = [frame for frames in files.values() for frame in frames]
-    return [*found, *_unmarked(single), *_unlabelled(every)]
+    empty = [doubt for source, each in files.items() for doubt in _constant(source, each)]
+    return [*found, *empty, *_unmarked(single), *_unlabelled(every)]
 
 
 def reference_doubts(
@@ -173,13 +174,31 @@ def _unmarked(frames: Sequence[Frame]) -> list[Doubt]:
     return [Doubt(_frames([frame.origin for frame in frames]), "single atoms in no cell", remedy)]
 
 
+def _constant(source: str, frames: Sequence[Frame]) -> list[Doubt]:
+    """Labels that are all the same though the structures are not, as programs write for missing."""
+    several = _several(frames)
+    positions = {frame.positions.tobytes() for frame in several}
+    if len(positions) < _FEW:
+        return []
+    found = []
+    forces = [frame.forces for frame in several if frame.forces is not None]
+    if forces and not any(each.any() for each in forces):
+        found.append("all forces are 0")
+    energies = [frame.energy for frame in several if frame.energy is not None]
+    if len(energies) >= _FEW and len(set(energies)) == 1:
+        found.append(f"all energies are {energies[0]:g} eV")
+    remedy = "check what wrote the file, and the keys of the labels"
+    return [Doubt(source, what, remedy) for what in found]
+
+
 def _unlabelled(frames: Sequence[Frame]) -> list[Doubt]:
     """Frames without labels among others that have some."""
     bare = [frame for frame in frames if not frame.labelled]
     if not bare or len(bare) == len(frames):
         return []
     what = "neither energy nor forces, so nothing is learnt from them or compared with them"
-    remedy = f"name their keys, which must be the same in all files{label_hint(bare)}, or label them"
+    keys = f"their keys, which must be the same in all files{label_hint(bare)}"
+    remedy = f"name {keys}, or label them"
     return [Doubt(_frames([frame.origin for frame in bare]), what, remedy)]
 
 

@@ -22,7 +22,14 @@ def check_xyz(path: Path) -> int:
         with open_with_compression(str(path), "r") as file:
             while _skip_frame(file, path, frames):
                 frames += 1
-    except (EOFError, UnicodeDecodeError, OSError) as error:
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start : error.start + 1]
+        raise DataError(
+            f"{path}, frame {frames}: {byte!r} is not UTF-8; "
+            "convert the file, such as with `iconv -f latin1 -t utf-8`, or fetch it again if it is "
+            "damaged"
+        ) from error
+    except (EOFError, OSError) as error:
         raise DataError(
             f"{path}, frame {frames}: cannot be read ({error}); the file is damaged or truncated: "
             f"fetch it again"
@@ -69,6 +76,11 @@ def _line(file: IO[str], path: Path, frame: int) -> str:
 
 def _count(header: str, path: Path, frame: int) -> int:
     """The number of atoms in the first line of a frame."""
+    if header.startswith("\ufeff"):
+        raise DataError(
+            f"{path}: begins with a byte order mark, as some editors write it; save the file as "
+            "UTF-8 without one"
+        )
     try:
         atoms = int(header)
     except ValueError:

@@ -12,6 +12,7 @@ from bayrace.data.check import check_frames, check_labelled
 from bayrace.data.dataset import Dataset
 from bayrace.data.disk import DiskDataset
 from bayrace.data.doubts import doubts, reference_doubts, voice
+from bayrace.data.frame import DataError
 from bayrace.data.read import Frame, elements_of, read_frames, split_isolated
 from bayrace.data.reference import fit_references
 from bayrace.data.split import split
@@ -56,6 +57,12 @@ def with_network(
     config: Config, splits: Splits, training: Dataset, valid: Dataset, *, initial: Potential | None
 ) -> Prepared:
     """What is ready with these data: the network that suits them, or that of `initial`."""
+    if initial is None and not training.edges.any():
+        raise DataError(
+            f"{', '.join(config.data.train)}: no atom has another within the cutoff of "
+            f"{training.cutoff:g} Å, so there is nothing to learn; give structures of several "
+            "atoms, check the unit of lengths (Å), or raise model.cutoff"
+        )
     spec = model_spec(config, training) if initial is None else initial.spec
     model: Any = spec.build() if initial is None else initial.model
     settings = train_settings(config)

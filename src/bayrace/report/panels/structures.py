@@ -82,6 +82,7 @@ def _detail(each: Judged, place: int, wrong: float) -> str:
         target = each.target
         sigma = target.factor * float(own.std[0])
         wrong = target.factor * float(own.error[0])
-        text = f"{target.name} error {'−' if wrong < 0 else '+'}{short(abs(wrong))} {target.shown_unit}"
+        size = f"{'−' if wrong < 0 else '+'}{short(abs(wrong))}"
+        text = f"{target.name} error {size} {target.shown_unit}"
         parts.append(text + (f" (predicted σ {short(sigma)})" if sigma > 0 else ""))
     return "; ".join(parts)
