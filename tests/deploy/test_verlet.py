@@ -233,16 +233,14 @@ def test_compiled_distances_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_structures_that_move_together(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_structures_that_move_together(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several structures, compiled and plain: graphs of a search, and reused."""
     moving = np.random.default_rng(5)
     several = [molecule("CH3CH2OH"), bulk("Al", cubic=True) * (2, 2, 1), slab(), bulk("C")]
     fast, plain = make_list(), make_list()
-    for _ in range(12):
+    for _ in range(25):
         for atoms in several:
-            atoms.positions += moving.normal(0, 0.02, atoms.positions.shape)
+            atoms.positions += moving.normal(0, 0.03, atoms.positions.shape)
         given = [geometry(atoms) for atoms in several]
         monkeypatch.setenv("BAYRACE_KERNEL", "auto")
         found = fast.batch(given, dtype=dtype)
@@ -263,7 +261,7 @@ def test_structures_that_move_together(
         for value, other in zip(pairs, plain.pairs(), strict=True):
             np.testing.assert_allclose(value, other, rtol=1e-12)
     assert fast.rebuilds == plain.rebuilds
-    assert 1 < fast.rebuilds < 8
+    assert 1 < fast.rebuilds < 12
     far = [replace(each, positions=each.positions + 1.0 * (k == 2)) for k, each in enumerate(given)]
     fast.batch(far, dtype=dtype)  # one of them drifts as a whole
     assert fast.rebuilds == plain.rebuilds

@@ -181,9 +181,11 @@ def test_compiled_probabilities_are_those_of_numpy(monkeypatch: pytest.MonkeyPat
     values[0], values[1, 1:], values[2, 2] = 0.0, 0.0, -1e-18  # certain, a line, rounding
     values[3] = values[3, 0]  # round
     assert compiled()
-    found = stop._exceedance(values, 0.5, None)
+    found, any_one = stop._exceedances(values, 0.5, None)
+    assert stop._exceedances(values[values[:, 0] < 0.02], 0.5, None)[1] < 0.9
     monkeypatch.setenv("BAYRACE_KERNEL", "plain")
-    expected = stop._exceedance(values, 0.5, None)
+    expected, any_expected = stop._exceedances(values, 0.5, None)
+    assert any_one == pytest.approx(any_expected, rel=1e-12)
     assert found[0] == 0.0
     assert (expected > 1e-3).sum() > 50
     np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-300)

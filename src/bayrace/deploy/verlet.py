@@ -99,7 +99,7 @@ class VerletList:
     def _followed(
         self, geometries: Sequence[Geometry], positions: Array, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor] | None:
-        """Positions in the order of the batch, float64 and `dtype`; None if a pair may be missing."""
+        """Positions in the batch's order, float64 and `dtype`; None if a pair may be missing."""
         known = self._candidates
         if known is None or known.kinds != [_kind(each) for each in geometries]:
             return None

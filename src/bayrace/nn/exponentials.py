@@ -102,4 +102,5 @@ def load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
         functions[name] = getattr(library, name)
         functions[name].restype = None
         functions[name].argtypes = [ctypes.c_long, *given]
+    functions["exceedance"].restype = real
     return functions

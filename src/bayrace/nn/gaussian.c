@@ -87,10 +87,11 @@ static double beyond(double r) {
 /* P(|e| > error) of Gaussian errors whose covariances have the eigenvalues (n, 3), the largest
    first, (n,); the upper bound by the largest where that is at most `negligible`. Else an average
    over directions with squared components (k, 3) and weights (k,): the first set whose `most` the
-   ratio of the eigenvalues does not exceed. */
-void exceedance(long n, const double *values, double error, double negligible, long sets,
+   ratio of the eigenvalues does not exceed. Returns 1 - prod(1 - P), as if errors were independent. */
+double exceedance(long n, const double *values, double error, double negligible, long sets,
                 const double *most, const long *size, const double *const *squares,
                 const double *const *weights, double *out) {
+  double none = 0; /* logarithm of the probability */
   for (long place = 0; place < n; place++, values += 3) {
     const double a = fmax(values[0], 0), b = fmax(values[1], 0), c = fmax(values[2], 0);
     double sum = beyond(error / sqrt(a));
@@ -103,7 +104,9 @@ void exceedance(long n, const double *values, double error, double negligible, l
         sum += weight[k] * beyond(error / sqrt(a * u[0] + b * u[1] + c * u[2]));
     }
     out[place] = sum;
+    none += log1p(sum < 1 ? -sum : -1);
   }
+  return -expm1(none);
 }
 
 static spectrum read_numbers(const real *given, double low, double high, double limit) {

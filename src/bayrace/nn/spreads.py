@@ -79,18 +79,18 @@ class Directions:
     squares: Sequence[Array]
     weights: Sequence[Array]
 
-    def exceedance(self, values: Array, error: float, negligible: float) -> Array:
+    def exceedance(self, values: Array, error: float, negligible: float) -> tuple[Array, float]:
         """P(|e| > error) of Gaussian errors, (n,), from the eigenvalues (n, 3) of covariances.
 
-        Where the bound by the largest eigenvalue is at most `negligible`, that is the result. In
-        compiled code only.
+        And that of any one, as if they were independent. Where the bound by the largest eigenvalue
+        is at most `negligible`, that is the result. In compiled code only.
         """
         held, out = np.ascontiguousarray(values), np.empty(len(values))
-        _functions()["exceedance"](
+        any_one = _functions()["exceedance"](
             *(len(held), held.ctypes.data, error, negligible),
             *(len(self.most), *self._addresses[:4], out.ctypes.data),
         )
-        return out
+        return out, any_one
 
     @cached_property
     def _addresses(self) -> tuple[Any, ...]:

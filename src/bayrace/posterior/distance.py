@@ -154,9 +154,9 @@ class Distance:
         atomic = None
         if self.energy_modelled:
             excess = distance ** (self.energy_power - 1)
-            rigid = self._rigidity(structure_features(batch, added))
-            energy = rigid * batch.averaged(excess)
-            atomic = self._rigidity(added) * excess
+            rigid = self._rigidity(torch.cat([added, structure_features(batch, added)]))
+            energy = rigid[batch.n_atoms :] * batch.averaged(excess)
+            atomic = rigid[: batch.n_atoms] * excess
         else:
             energy = distance.new_full((batch.n_structures,), torch.nan)
         grown = distance**self.power

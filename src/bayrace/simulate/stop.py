@@ -110,11 +110,9 @@ class StopRule:
 
     def risk_of(self, values: Array, shape: ErrorDistribution | None = None) -> Risk:
         """The same from eigenvalues (n, 3) of the covariances, the largest first."""
-        single = _exceedance(values, self.max_force_error, shape)
-        worst = int(np.argmax(single))
-        if self.over_atoms == "max":
-            return Risk(float(single[worst]), worst)
-        return Risk(any_of(single), worst)
+        single, any_one = _exceedances(values, self.max_force_error, shape)
+        worst = int(single.argmax())
+        return Risk(float(single[worst]) if self.over_atoms == "max" else any_one, worst)
 
     def broken(self, risk: Risk, gap: Gap | None = None) -> bool:
         """Whether it is time to act."""
@@ -129,21 +127,28 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
     Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
     """
     _refuse_unknown(covariance)
-    return _exceedance(eigenvalues(covariance), error, shape)
+    return _exceedances(eigenvalues(covariance), error, shape)[0]
 
 
 def _refuse_unknown(covariance: Array) -> None:
-    if not np.isfinite(covariance).all():
+    if not (math.isfinite(covariance.sum()) or np.isfinite(covariance).all()):  # the sum is quicker
         raise ValueError(
             "force covariances are not finite: either the simulation has blown up, or only the "
             'uncertainty of the energy was asked for; use uncertainty="full"'
         )
 
 
-def _exceedance(values: Array, error: float, shape: ErrorDistribution | None) -> Array:
-    """P(|e| > error) from eigenvalues (n, 3), the largest first: (n,)."""
+def _exceedances(
+    values: Array, error: float, shape: ErrorDistribution | None
+) -> tuple[Array, float]:
+    """P(|e| > error) of atoms from eigenvalues (n, 3), the largest first: (n,); and of any one."""
     if shape is None and compiled():
         return _directions().exceedance(values, error, _NEGLIGIBLE)
+    single = _exceedance(values, error, shape)
+    return single, any_of(single)
+
+
+def _exceedance(values: Array, error: float, shape: ErrorDistribution | None) -> Array:
     tail = gaussian_tail if shape is None else radial_tail(shape)
     grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
     values = values.clip(min=0.0)
