@@ -79,11 +79,14 @@ class Evaluator:
         if rule is not None:
             rule.check_distances(self.potential)
         self.rule = rule
-        self.neighbours = VerletList(
-            elements=self.potential.elements,
-            cutoff=self.potential.model.cutoff,
-            skin=skin,
-            device=self.potential.device,
+        self.neighbours, self._together = (
+            VerletList(
+                elements=self.potential.elements,
+                cutoff=self.potential.model.cutoff,
+                skin=skin,
+                device=self.potential.device,
+            )
+            for _ in range(2)  # of one structure, and of several at once
         )
 
     def __call__(self, geometry: Geometry, *, uncertainty: Uncertainty = "full") -> Evaluated:
@@ -94,7 +97,8 @@ class Evaluator:
         self, geometries: Sequence[Geometry], *, uncertainty: Uncertainty = "full"
     ) -> list[Evaluated]:
         """Evaluate several structures, such as the beads of a path integral, as one batch."""
-        batch = self.neighbours.batch(geometries, dtype=self.potential.dtype)
+        neighbours = self.neighbours if len(geometries) == 1 else self._together
+        batch = neighbours.batch(geometries, dtype=self.potential.dtype)
         periodic = [bool(geometry.pbc.all()) for geometry in geometries]
         prediction = self.potential.predict_batch(
             batch, stress=any(periodic), uncertainty=uncertainty
@@ -129,9 +133,10 @@ class Evaluator:
         known, rule = self.potential.distances, self.rule
         if known is None or rule is None or rule.gap is None:
             return [None] * len(geometries)
-        ends, lengths = self.neighbours.pairs()
         if len(geometries) == 1:
+            ends, lengths = self.neighbours.pairs()
             return [known.gap_among(geometries[0].numbers, ends, lengths)]
+        ends, lengths = self._together.pairs()
         gaps, first = [], 0
         for geometry in geometries:
             last = first + len(geometry.numbers)
@@ -188,23 +193,28 @@ class _Whole(NamedTuple):
 def _whole(prediction: Prediction, *, uncertain: bool) -> _Whole:
     sigmas, stress = None, prediction.stress
     if uncertain:
-        covariance = prediction.forces.total.numpy(force=True)
-        atomic = prediction.atomic_epistemic
+        covariance, atomic = _array(prediction.forces.total), prediction.atomic_epistemic
         sigmas = _Sigmas(
-            prediction.energy.std.tolist(),
-            np.zeros(len(covariance)) if atomic is None else np.sqrt(atomic.numpy(force=True)),
+            np.sqrt(_array(prediction.energy.total)).tolist(),
+            np.zeros(len(covariance)) if atomic is None else np.sqrt(_array(atomic)),
             covariance,
             spreads(covariance),
         )
     return _Whole(
         prediction.energy.mean.tolist(),
-        prediction.atomic_energy.numpy(force=True),
-        prediction.forces.mean.numpy(force=True),
-        None if stress is None else stress.mean.numpy(force=True),
+        _array(prediction.atomic_energy),
+        _array(prediction.forces.mean),
+        None if stress is None else _array(stress.mean),
         sigmas,
     )
 
 
+def _array(value: torch.Tensor) -> Array:
+    """Where it is on the CPU already, without the detours of `force`."""
+    array: Array = value.numpy() if value.is_cpu else value.numpy(force=True)
+    return array
+
+
 def _volume(cell: Array) -> float:
     (a, b, c), (d, e, f), (g, h, i) = cell.tolist()
-    return abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
+    return abs(float(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g)))

@@ -194,16 +194,16 @@ class _Candidates:
         """The start in cells of now, and how far atoms may be from it; None where nobody knows."""
         cells = np.stack([_periodic_part(each) for each in geometries])
         starts, most = [], []
-        for geometry, before, now, start in zip(
+        for geometry, before, now, then in zip(
             geometries, self.cells, cells, self.positions, strict=True
         ):
-            stretch, affine = 1.0, start
+            stretch, affine = 1.0, then
             if not np.array_equal(before, now):
                 if not geometry.pbc.all():
                     return None  # a slab's cell does not say how its third direction deforms
                 strain = np.linalg.solve(before, now)
                 stretch = float(np.linalg.svd(strain, compute_uv=False)[-1])
-                affine = start @ strain
+                affine = then @ strain
             slack = (stretch * self.reach - cutoff) / 2
             if slack < 0:
                 return None
@@ -213,7 +213,7 @@ class _Candidates:
         wraps = [each @ cell for each, cell in zip(self.wraps, cells, strict=True)]
         device = self.batch.positions.device
         given = (counts, np.concatenate(wraps), np.concatenate(starts), np.array(most))
-        tensors = [torch.from_numpy(each).to(device) for each in given]
+        first, wrap, start, far = (torch.from_numpy(each).to(device) for each in given)
         cell = torch.from_numpy(cells).to(device)
         owner = self.batch.structure_index[self.pair_ends[0]]
         volumes = [
@@ -222,7 +222,7 @@ class _Candidates:
         ]
         return _Cells(
             key=key,
-            start=Start(*tensors, rank=self.batch.file_order),
+            start=Start(first, wrap, start, far, self.batch.file_order),
             offsets=torch.einsum("pi,pij->pj", self.pair_shifts, cell[owner]),
             cell=cell,
             volume=torch.tensor(volumes, dtype=torch.float64, device=device),

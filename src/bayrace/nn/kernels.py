@@ -84,7 +84,10 @@ def chosen_kernel(kernel: Kernel) -> Kernel:
 
 
 def _from_environment() -> Kernel:
-    name = os.environ.get("BAYRACE_KERNEL", "auto")
+    try:
+        name = os.environ["BAYRACE_KERNEL"]
+    except KeyError:  # `get` asks twice, and this is asked many times in a step
+        return "auto"
     if name not in _KERNELS:
         raise ValueError(f"BAYRACE_KERNEL={name!r}: choose one of {', '.join(_KERNELS)}")
     return name  # type: ignore[return-value]
