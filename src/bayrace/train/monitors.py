@@ -1,7 +1,7 @@
 """Names of the validation metrics: energies in meV, forces in meV/Å, stress in meV/Å³.
 
-`auto` is the MAE of forces, of energies where no frame has forces. Not the RMSE, which one odd frame
-among few decides, and not the loss: with learnt noise, that rises at the end of training as σ
+`auto` is the MAE of forces, of energies where no frame has forces. Not the RMSE, which one odd
+frame among few decides, and not the loss: with learnt noise, that rises at the end of training as σ
 becomes too small, while errors still fall; σ is fitted once more afterwards.
 """
 
