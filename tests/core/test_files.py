@@ -40,6 +40,14 @@ def test_what_failed_leaves_the_old_file_alone(link: Path) -> None:
     assert len(list(link.parent.rglob("*"))) == 3
 
 
+def test_errors_name_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    target = tmp_path / "file" / "x.xyz"  # where nothing can be written, and nothing removed
+    with pytest.raises(NotADirectoryError) as caught, whole_file(target) as part:
+        part.write_text("new")
+    assert caught.value.filename == str(target)
+
+
 def test_leftovers_behind_a_link_are_found(link: Path) -> None:
     left = link.parent / "far" / ".real.xyz.1-2.tmp"
     left.write_text("half")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import bayrace
@@ -64,6 +65,20 @@ def test_from_the_command_line(folder: Path, layers: str) -> None:
     moved = {name for name, value in before.items() if not value.equal(after[name])}  # type: ignore[attr-defined]
     free = set(LastLayerOnly(tuned.model, before).free)  # type: ignore[arg-type]
     assert moved == free if layers == "last" else moved > free
+
+
+def test_twice_the_same_bits(folder: Path) -> None:
+    """Tensors come out of files in any order, and sums over them followed it."""
+    model, found = folder / "run" / "model.bayrace", []
+    for name in ("one", "other"):
+        output = folder / name
+        some = ["-s", f"output={output}", "-s", "tune.epochs=2", "--rehearse", 4]
+        run("train", folder / "new.traj", "--from", model, *some)
+        found.append(Potential.load(output / "model.bayrace"))
+    one, other = (potential.posterior.tensors() for potential in found)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert found[0].calibration == found[1].calibration
 
 
 def test_without_the_old_data(folder: Path, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -27,7 +27,8 @@ def whole_file(path: Path) -> Iterator[Path]:
         _sync(temporary)
         temporary.replace(target)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # of a disk that cannot be written to, the first error counts
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
             raise OSError(error.errno, error.strerror, str(path)) from error  # a name they know
         raise
