@@ -144,13 +144,14 @@ def _steps(
 
     config = configuration(data, preset, size)
     prepared = run.prepare(config)
+    weights = [prepared.lambdas] if hasattr(prepared, "lambdas") else []  # older ones know them
 
     def timed() -> list[float]:
         ticks: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
             what = (
                 prepared.model,
-                likelihoods(config.loss),
+                likelihoods(config.loss, *weights),
                 prepared.train,
                 prepared.valid,
                 train_settings(config),

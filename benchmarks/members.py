@@ -110,7 +110,7 @@ def steps(options: argparse.Namespace, config: Config) -> dict[str, float]:
     batch, labels = ready.train.batch(
         list(range(settings.batch_size)), dtype=settings.torch_dtype, device="cpu"
     )
-    likelihood = likelihoods(config.loss)(0)
+    likelihood = likelihoods(config.loss, ready.lambdas)(0)
 
     def loss(params: Params) -> Tensor:
         outputs = evaluate(ready.model, params, batch)

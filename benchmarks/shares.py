@@ -161,7 +161,7 @@ def optimiser_share(data: Path, preset: str, optimiser: str, count: int) -> None
         loop.fit(
             Task(
                 ready.model,
-                likelihoods(config.loss),
+                likelihoods(config.loss, ready.lambdas),
                 ready.train,
                 ready.valid,
                 train_settings(config),

@@ -48,6 +48,7 @@ def potentials(frames: list[Frame], preset: str) -> dict[str, Potential]:
     elements = tuple(sorted({int(z) for frame in frames for z in frame.numbers}))
     references = dict.fromkeys(elements, 0.0)
     data = Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
+    known = lambdas(config.loss, data)
     spec = model_spec(config, data)
     model = Race(spec)
     weights = [model.init(seed) for seed in range(MEMBERS)]
@@ -59,7 +60,7 @@ def potentials(frames: list[Frame], preset: str) -> dict[str, Potential]:
             spec=race.spec,
             posterior=posterior,
             references=references,
-            lambdas=lambdas(config.loss),
+            lambdas=known,
             statistics={},
             config={},
             fingerprint="",
@@ -67,7 +68,6 @@ def potentials(frames: list[Frame], preset: str) -> dict[str, Potential]:
 
     def rigidity(force_samples: int) -> Potential:
         options = LlprOptions(1e-6, force_samples=force_samples, force_rows=0)
-        known = lambdas(config.loss)
         return potential(llpr.fit(model, weights[0], data, data, options=options, lambdas=known))
 
     return {

@@ -19,7 +19,7 @@ from systems import BATCH, CRYSTALS, CUTOFF, SILICON
 
 from bayrace import Calculator, Potential
 from bayrace.config import Config, make_config
-from bayrace.config.build import lambdas, likelihoods, model_spec, train_settings
+from bayrace.config.build import likelihoods, model_spec, train_settings
 from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import frame_from_atoms
@@ -125,7 +125,7 @@ class BayraceSubject:
             fit(
                 Task(
                     self.prepared.model,
-                    likelihoods(self.config.loss),
+                    likelihoods(self.config.loss, self.prepared.lambdas),
                     self.prepared.train,
                     self.prepared.valid,
                     train_settings(self.config),
@@ -165,7 +165,7 @@ class BayraceSubject:
                 spec=spec,
                 posterior=Point(Race(spec).init(0)),
                 references=dict(references),
-                lambdas=lambdas(self.config.loss),
+                lambdas=self.prepared.lambdas,
                 statistics={},
                 config={},
                 fingerprint="",

@@ -76,7 +76,7 @@ def potentials(atoms: Atoms, preset: str) -> dict[str, Potential]:
         )
         data = Dataset(frames, elements=elements, cutoff=config.model.cutoff, references=references)
         model = model_spec(config, data).build()
-        known = lambdas(config.loss)
+        known = lambdas(config.loss, data)
         made[name] = Potential(
             spec=model.spec,
             posterior=Point(model.init(0)),

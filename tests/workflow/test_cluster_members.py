@@ -27,7 +27,7 @@ from bayrace.workflow.workers import member_job, place_members
 
 from ..clusters import address, dask_worker, running, wait_for
 
-EPOCHS = 30  # long enough to be killed in the middle
+EPOCHS = 150  # long enough to be killed in the middle
 
 
 def config(output: Path, **train: Any) -> Config:

@@ -286,4 +286,5 @@ def uncertainty(potential: Potential) -> str:
         what = f"posterior {name}"
     if calibration is None:
         return what if silent and name == "point" else f"{what}, not calibrated"
-    return f"{what}, calibrated on {calibration.frames} validation structures"
+    count = calibration.frames
+    return f"{what}, calibrated on {count} validation structure{'' if count == 1 else 's'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,10 @@ class Start:
             return self._follow(positions, dtype)
         at = torch.empty_like(self.positions)
         rounded = at if dtype == torch.float64 else torch.empty_like(at, dtype=dtype)
+        rest = (self.wrap, self.positions, self.most, self.rank, at, rounded)
         followed = load(DTYPES[dtype], dtype, 0)["follow"](
-            *(len(self.most), self._addresses[0], positions.ctypes.data),
-            *(*self._addresses[1:], at.data_ptr(), rounded.data_ptr()),
+            *(len(self.most), self.first.data_ptr(), positions.ctypes.data),
+            *(each.data_ptr() for each in rest),
         )
         return (at, rounded) if followed else None
 
@@ -59,11 +60,6 @@ class Start:
             return None
         at = torch.empty_like(local).index_copy_(0, self.rank, local)
         return at, at.to(dtype)
-
-    @cached_property
-    def _addresses(self) -> tuple[int, ...]:
-        arrays = (self.first, self.wrap, self.positions, self.most, self.rank)
-        return tuple(each.data_ptr() for each in arrays)
 
 
 def measure(
