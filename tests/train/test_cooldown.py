@@ -92,3 +92,11 @@ def test_interrupted_anywhere_it_ends_the_same(runner: ModuleType, tmp_path: Pat
         ]
         best, _ = load_best(folder, device="cpu")
         assert all(torch.equal(value, best[name]) for name, value in whole.params.items())
+
+
+def test_it_can_be_resumed_to_the_planned_end(runner: ModuleType, tmp_path: Path) -> None:
+    made = task(runner, tmp_path, scale=0.3)
+    assert fit(made).reason == "cooldown"
+    assert fit(made, resume=True).reason == "cooldown"
+    result = fit(replace(made, settings=replace(made.settings, cooldown=False)), resume=True)
+    assert (result.reason, result.history[-1]["epoch"]) == ("epochs", EPOCHS)

@@ -67,7 +67,12 @@ def rate(settings: TrainSettings, counters: Counters) -> float:
     return counters.best_rate * (floor + (1 - floor) * cosine)
 
 
-def over(counters: Counters) -> bool:
+def cooling(settings: TrainSettings, counters: Counters) -> bool:
+    """Whether the run has gone back; one that is resumed without a cooldown goes on as planned."""
+    return settings.cooldown and counters.cooling_from is not None
+
+
+def over(settings: TrainSettings, counters: Counters) -> bool:
     """Whether the rate has fallen all the way."""
-    start = counters.cooling_from
-    return start is not None and counters.step >= start + counters.cooling_steps
+    end = (counters.cooling_from or 0) + counters.cooling_steps
+    return cooling(settings, counters) and counters.step >= end

@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import replace
 
+from bayrace.train.cooldown import cooling
 from bayrace.train.diverged import diverged
 from bayrace.train.monitors import resolve
 from bayrace.train.schedule import observe
@@ -29,8 +30,8 @@ def judge(
     _start_anew_if_likelihood_changed(task, state)
     metrics = _measure(task, state, batches, lr=lr)
     value = metrics[resolve(task.settings.monitor, metrics)]
-    cooling = counters.cooling_from is not None  # where the last weights count
-    improved = cooling or counters.best is None or value < counters.best
+    last = cooling(task.settings, counters)  # whose weights count
+    improved = last or counters.best is None or value < counters.best
     epoch = state.trained_epoch()
     if improved:
         counters.best, counters.best_epoch = value, epoch + 1

@@ -127,7 +127,7 @@ class _Run:
         """Epochs until something ends them."""
         counters, settings = self.state.counters, self.task.settings
         patience = math.inf if settings.early_stopping is None else settings.early_stopping
-        while counters.stale < patience and not cooldown.over(counters):
+        while counters.stale < patience and not cooldown.over(settings, counters):
             if counters.epoch >= settings.max_epochs:
                 return "epochs"
             ended = self.epoch()
@@ -149,7 +149,7 @@ class _Run:
             if item is not None and self.checkpoint_due():
                 self.save()
         finished = counters.epoch + 1
-        last = finished == settings.max_epochs or cooldown.over(counters)
+        last = finished == settings.max_epochs or cooldown.over(settings, counters)
         valid = last or finished % settings.valid_every == 0
         self.record(valid=valid)
         counters.epoch, counters.batch, counters.totals = finished, 0, {}
@@ -224,12 +224,12 @@ class _Run:
         )
         expected = counters.step / done if counters.step and done else float(self.task.total_steps)
         peak = optim.peak_rate(settings.optimiser, steps=expected)
-        if counters.cooling_from is None:
+        if cooldown.cooling(settings, counters):
+            self.lr = cooldown.rate(settings, counters)
+        else:
             self.lr = learning_rate(
                 settings.schedule, state.schedule, peak=peak, step=counters.step, progress=done
             )
-        else:
-            self.lr = cooldown.rate(settings, counters)
         self.done = done
         optim.step(
             settings.optimiser, state.params, grads, state.optimiser, lr=self.lr, noise=noise
