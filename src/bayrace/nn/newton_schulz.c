@@ -9,12 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef REAL real;
-typedef real vec __attribute__((vector_size(LANES * sizeof(real))));
-typedef real loose
-    __attribute__((vector_size(LANES * sizeof(real)), aligned(sizeof(real)), may_alias));
-#define AT(pointer) (*(loose *)(pointer))
-#define UNROLL _Pragma("GCC unroll 8")
+//@ vectors
 #define PAD (LANES < 4 ? 4 : LANES)
 #define TILE (LANES * sizeof(real) >= 64 ? 8 : 4) /* rows of a product in registers, at 2 vectors */
 #define BLOCK 64                                  /* rows at a time, which stay in the cache */
