@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import uuid
@@ -103,6 +104,7 @@ def waiting_ipi(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},  # else its first lines stay in the pipe
     )
     started.append(running)
     assert running.stdout is not None
