@@ -65,7 +65,7 @@ def test_round_trip_keeps_everything(make_potential: Make, tmp_path: Path) -> No
     assert [child.name for child in tmp_path.iterdir()] == [path.name]  # no temporary file left
 
 
-@pytest.mark.parametrize("number", [np.nan, np.inf])
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e38])
 def test_weights_that_are_not_finite_are_refused(
     make_potential: Make, tmp_path: Path, number: float
 ) -> None:

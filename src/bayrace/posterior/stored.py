@@ -25,6 +25,7 @@ _NUMBERS = (
 )
 _QUANTITIES = ("energy", "forces", "stress")
 _REALS = (torch.float32, torch.float64)
+_ABSURD = 1e30  # weights, whose squares are no numbers in float32
 
 
 class Group(NamedTuple):
@@ -127,15 +128,15 @@ def _grouped(
             )
         counts.add(found[: group.leading])
         if value.is_floating_point() and not _within(value, group):
-            raise ValueError(f"weight {group.prefix}{name} is not finite everywhere, or too small")
+            raise ValueError(f"weight {group.prefix}{name} is not finite everywhere, or out of range")
         yield value
     if len(counts) > 1 or any(0 in count for count in counts):
         raise ValueError(f"weights {group.prefix} are of {sorted(counts)} members")
 
 
 def _within(value: Tensor, group: Group) -> bool:
-    finite = not group.finite or bool(torch.isfinite(value).all())
-    return finite and bool((value >= group.least).all())
+    small = not group.finite or bool((value.abs() < _ABSURD).all())
+    return small and bool((value >= group.least).all())
 
 
 def _check_last_layer(rest: dict[str, Tensor], weights: int) -> int:
