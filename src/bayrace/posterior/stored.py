@@ -128,7 +128,7 @@ def _grouped(
             )
         counts.add(found[: group.leading])
         if value.is_floating_point() and not _within(value, group):
-            raise ValueError(f"weight {group.prefix}{name} is not finite everywhere, or out of range")
+            raise ValueError(f"weight {group.prefix}{name} is not finite everywhere, or absurd")
         yield value
     if len(counts) > 1 or any(0 in count for count in counts):
         raise ValueError(f"weights {group.prefix} are of {sorted(counts)} members")
