@@ -10,13 +10,13 @@ and energies by a quarter better.
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 
 import torch
 
 from bayrace.train import optim
 from bayrace.train.ivon import IvonSettings
-from bayrace.train.schedule import WarmupCosine
+from bayrace.train.schedule import ScheduleState, WarmupCosine, learning_rate
 from bayrace.train.settings import TrainSettings
 from bayrace.train.state import Counters, TrainState, load_best
 from bayrace.train.task import Task
@@ -61,10 +61,12 @@ def rate(settings: TrainSettings, counters: Counters) -> float:
     """The learning rate of the next step."""
     assert counters.cooling_from is not None
     assert isinstance(settings.schedule, WarmupCosine)
-    floor = settings.schedule.floor
-    done = min(1.0, (counters.step - counters.cooling_from) / max(counters.cooling_steps, 1))
-    cosine = 0.5 * (1 + math.cos(math.pi * done))
-    return counters.best_rate * (floor + (1 - floor) * cosine)
+    step = counters.step - counters.cooling_from
+    done = step / max(counters.cooling_steps, 1)
+    falling = replace(settings.schedule, warmup=0)
+    return learning_rate(
+        falling, ScheduleState(), peak=counters.best_rate, step=step, progress=done
+    )
 
 
 def cooling(settings: TrainSettings, counters: Counters) -> bool:
