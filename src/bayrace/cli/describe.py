@@ -63,4 +63,12 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
         f"loss {config.loss.kind}{' with stress' if prepared.lambdas.stress else ''}, "
         f"posterior {config.posterior.kind}"
     )
+    if getattr(prepared.spec, "pretrained", ""):
+        from bayrace.models.race.pretrained import pretrained
+
+        known = pretrained()
+        out.print(
+            f"start  weights pretrained on {known.molecules} other molecules by {known.method} "
+            "(model.start: random draws them instead)"
+        )
     out.print(f"run    {escape(config.output)}")

@@ -32,6 +32,7 @@ _NOISE_KINDS: dict[str, Literal["none", "energy", "joint", "shallow"]] = {
 }
 
 _LR, _STEPS = 0.002, 32_400  # lr: auto, and the length of the trainings that it was chosen with
+_GENTLER = 0.5  # times that from pretrained weights, which should not be forgotten
 
 
 def label_keys(data: DataConfig, target: TargetConfig | None = None) -> LabelKeys:
@@ -97,11 +98,16 @@ def shallow_members(config: Config) -> int:
     return config.posterior.method.members if config.loss.kind == "shallow" else 0
 
 
-def train_settings(config: Config, *, stress: bool = False) -> TrainSettings:
-    """What the training loop is told; `stress`: whether it is predicted and trained."""
+def train_settings(
+    config: Config, *, stress: bool = False, pretrained: bool = False
+) -> TrainSettings:
+    """What the training loop is told.
+
+    `stress`: whether it is predicted and trained; `pretrained`: whether the first weights are.
+    """
     train = config.train
     return TrainSettings(
-        optimiser=_optimiser(train),
+        optimiser=_optimiser(train, rate=_LR * _GENTLER if pretrained else _LR),
         schedule=_schedule(train),
         batch_size=train.batch_size,
         edge_budget=train.edge_budget,
@@ -130,9 +136,10 @@ def _monitor(config: Config) -> str:
     return "energy_mae" if untrained else config.train.monitor
 
 
-def _optimiser(train: TrainConfig) -> Optimiser:
+def _optimiser(train: TrainConfig, *, rate: float) -> Optimiser:
+    """With this learning rate where none is given."""
     auto = train.lr == "auto"
-    rate = _LR if train.lr == "auto" else train.lr
+    rate = rate if train.lr == "auto" else train.lr
     adam = AdamSettings("adamw", rate, train.weight_decay, train.betas, train.eps)
     match train.optimiser:
         case "muon":

@@ -172,7 +172,8 @@ class TrainConfig(Section):
     lr: Literal["auto"] | Annotated[float, Field(gt=0)] = Field(
         default="auto",
         description="Highest learning rate. auto: 0.002; of muon with the cosine schedule "
-        "0.002 * sqrt(32400 / steps of the training), at most 0.01.",
+        "0.002 * sqrt(32400 / steps of the training), at most 0.01. Half of it from pretrained "
+        "weights (model.start).",
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(

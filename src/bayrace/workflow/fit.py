@@ -55,7 +55,11 @@ def fit_task(
         valid=ready.valid,
         lambdas=ready.lambdas,
         likelihood_at=likelihoods(config.loss, ready.lambdas, members=shallow_members(config)),
-        settings=train_settings(config, stress=ready.lambdas.stress > 0),
+        settings=train_settings(
+            config,
+            stress=ready.lambdas.stress > 0,
+            pretrained=bool(getattr(ready.spec, "pretrained", "")),
+        ),
         refit_epochs=config.loss.refit_epochs,
         folder=folder,
         callbacks=calls,

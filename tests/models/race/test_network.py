@@ -23,7 +23,7 @@ from bayrace.testing import (
 )
 
 ELEMENTS = (1, 6, 8)
-NOT_SPEC = ("normalise", "dtype", "short_range")  # of a preset
+NOT_SPEC = ("normalise", "dtype", "short_range", "start")  # of a preset
 JOINT = NoiseSpec("joint", "extensive", "equivariant", stress=True)
 SMALL_CELL = np.array([[3.1, 0, 0], [0.6, 2.9, 0], [0.2, -0.5, 3.3]])  # shorter than the cutoff
 

@@ -19,8 +19,8 @@ DATA = {"train": f"{embedded('ethanol-train')}@:30", "valid": 5}
 
 @pytest.fixture(scope="module")
 def ready() -> Prepared:
-    """The default network for ethanol."""
-    return prepare(make_config({"data": DATA}))
+    """The default network for ethanol, drawn."""
+    return prepare(make_config({"data": DATA, "model": {"start": "random"}}))
 
 
 def largest_force(model: Race, params: Params, batch: GraphBatch) -> float:

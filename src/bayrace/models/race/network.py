@@ -23,11 +23,12 @@ from bayrace.models.race.compiled import CompiledRace
 from bayrace.models.race.geometry import Geometry, geometry_of
 from bayrace.models.race.layout import LayerLayout, parameter_shapes, race_layout
 from bayrace.models.race.maps import flat, join, layer_maps, scoped, select, split
+from bayrace.models.race.pretrained import overlaid
 from bayrace.models.race.radial import TABLE, Radial
 from bayrace.models.race.readout import Readout, heads_from, heads_of, readout
 from bayrace.models.race.short_range import short_range
 from bayrace.models.race.spec import RaceSpec
-from bayrace.models.race.start import GATES, SCALARS, drawn, rescaled
+from bayrace.models.race.start import GATES, QUADRUPOLES, SCALARS, drawn, rescaled
 from bayrace.nn import convolution, mixing, products, splines
 from bayrace.nn.convolution import convolve
 from bayrace.nn.irreps import SCALAR, Irrep
@@ -36,8 +37,6 @@ from bayrace.nn.linear import atomwise, linear
 from bayrace.nn.mixing import Mixing, mix
 from bayrace.nn.products import square
 from bayrace.nn.radial import silu
-
-_QUADRUPOLE = "readout.quadrupole"  # of a layer: of 2e heads, which are all noise
 
 
 class Known(NamedTuple):
@@ -105,8 +104,8 @@ class Race:
     def init(
         self, seed: int, *, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu"
     ) -> Params:
-        """Normal weights, the same for every dtype and device."""
-        params = drawn(self.shapes, seed)
+        """Weights to start from, the same for every dtype and device."""
+        params = overlaid(self.spec, drawn(self.shapes, seed))
         return {name: value.to(dtype=dtype, device=device) for name, value in params.items()}
 
     def energy(self, params: Params, batch: GraphBatch) -> Heads:
@@ -152,7 +151,7 @@ class Race:
 
     def rescaled(self, params: Params, batch: GraphBatch) -> Params:
         """Initial weights without large features; as they are where nothing is squared."""
-        if not self.spec.self_contraction:
+        if self.spec.pretrained or not self.spec.self_contraction:
             return params
         known, _ = self._known(params, batch)
         return rescaled(self.layout, params, partial(self._layer, known=known))
@@ -186,7 +185,7 @@ class Race:
             if name.endswith(SCALARS) and value.shape[-1] > 1:
                 masks[name] = torch.ones_like(value)
                 masks[name][..., 0] = 0  # the energy
-            elif name.endswith((_QUADRUPOLE, GATES)):
+            elif name.endswith((QUADRUPOLES, GATES)):
                 masks[name] = torch.ones_like(value)
         return masks
 

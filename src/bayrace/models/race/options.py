@@ -68,6 +68,9 @@ class RaceOptions(Architecture):
     short_range: bool
     """Below the shortest distances of the training data: splines that go on and saturate, and the
     known repulsion of nuclei (ZBL)."""
+    start: Literal["auto", "random", "pretrained"]
+    """Weights before the first step: pretrained on small molecules (H, C, N, O, F, P, S, Cl) or
+    random; auto takes the former where they suit network and data."""
     normalise: bool
     """Scale outputs by the forces' spread in the training data."""
     dtype: Literal["float32", "float64"]

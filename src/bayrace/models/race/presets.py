@@ -30,6 +30,7 @@ _OURS = _COMMON | {
     "self_contraction": True,
     "pair_radial": False,
     "short_range": True,
+    "start": "auto",
     "normalise": True,
 }
 
@@ -41,6 +42,7 @@ _PAPER = _COMMON | {
     "self_contraction": False,
     "pair_radial": False,
     "short_range": False,
+    "start": "random",
     "normalise": False,
 }
 

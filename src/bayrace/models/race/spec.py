@@ -34,6 +34,7 @@ class RaceSpec(Architecture):
     # Å, (Z, Z): of every two elements in the training set, 0 where unknown; empty: all unknown.
     shortest: tuple[tuple[float, ...], ...] = ()
     target: Target = ENERGY  # scale and shift are in its unit
+    pretrained: str = ""  # name of the weights that training starts from; empty: drawn ones
 
     def __post_init__(self) -> None:
         check_types(self.to_json())  # what could not be read again must not be trained
@@ -48,7 +49,7 @@ class RaceSpec(Architecture):
         statistics = Statistics(1.0, (0.0,) * len(train.elements))
         if options.normalise:
             statistics = _statistics(train, target)
-        return cls(
+        spec = cls(
             **{field.name: getattr(options, field.name) for field in fields(Architecture)},
             elements=train.elements,
             mean_neighbours=train.mean_neighbours() if auto else float(options.mean_neighbours),
@@ -58,6 +59,11 @@ class RaceSpec(Architecture):
             shortest=train.shortest_distances() if options.short_range and target.is_energy else (),
             target=target,
         )
+        if options.start == "random":
+            return spec
+        weights = importlib.import_module("bayrace.models.race.pretrained")  # it imports this file
+        started: RaceSpec = weights.started(spec, train, required=options.start == "pretrained")
+        return started
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; `from_json` reads them back."""
@@ -68,7 +74,13 @@ class RaceSpec(Architecture):
         """Rebuild from `to_json`, refusing missing and unknown names."""
         names = {field.name for field in fields(cls)}
         # what came after the first potentials
-        plain = {"radial_knots": 0, "shortest": (), "target": asdict(ENERGY), **values}
+        plain = {
+            "radial_knots": 0,
+            "shortest": (),
+            "target": asdict(ENERGY),
+            "pretrained": "",
+            **values,
+        }
         if wrong := names ^ set(plain):
             raise ValueError(f"model specification: unexpected or missing keys {sorted(wrong)}")
         for name in ("elements", "radial_hidden", "shift"):

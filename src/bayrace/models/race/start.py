@@ -20,6 +20,7 @@ from bayrace.models.race.maps import split
 
 SCALARS = "readout.scalars"  # of a layer: weights of the energy (column 0) and invariant heads
 GATES = "readout.gates"  # of a layer: of quadrupoles of noise heads
+QUADRUPOLES = "readout.quadrupole"  # of a layer: of 2e heads, which are all noise
 NOISE_GAIN = 0.1  # noise heads start flat, near the scale of the training forces
 LARGEST = 2.0  # root mean square of what a layer adds to the features of an irrep
 

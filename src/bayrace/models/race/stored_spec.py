@@ -23,6 +23,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {  # smallest and largest
 _CHOICES: dict[str, tuple[str, ...]] = {
     "neighbour_norm": ("sqrt", "mean"),
     "activation": ("identity", "relu"),
+    "pretrained": ("", "organic"),
 }
 _NOISE: dict[str, tuple[str, ...]] = {
     "kind": ("none", "energy", "joint", "shallow"),

@@ -1,0 +1,184 @@
+"""Weights to start from: preset `small`, trained beforehand on hot molecules of many kinds.
+
+Random weights learn what a bond is from the training frames alone, and what they say of a bond
+longer or shorter than all of those is an accident. Weights that have seen many hot molecules,
+labelled by a cheap method, know the shape of such curves, and training only has to move them to
+the method of its own labels. Nothing else is taken over: references, the scale of forces and the
+noise heads are those of the training data.
+
+The weights are of our own making (scripts/pretrain) and under the licence of the package.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from functools import cache
+from importlib import resources
+from typing import NamedTuple
+
+import numpy as np
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from bayrace.core.outputs import Params
+from bayrace.data.dataset import Dataset, edge_batches
+from bayrace.data.frame import Floats, symbols_of
+from bayrace.data.reference import composition, element_energies
+from bayrace.models.derivatives import evaluate
+from bayrace.models.race.options import Architecture
+from bayrace.models.race.spec import RaceSpec
+from bayrace.models.race.start import SCALARS
+
+NAME = "organic"
+LARGEST_MISS = 0.5  # of the forces: weights that explain less than this of them are no help
+_LOOK = 100  # structures that tell so
+_DECIMALS = 6  # of fitted energies, eV: the same for any number of threads
+_MOST_EDGES = 200_000  # of all of them together
+_EDGES = 20_000  # at once
+_BY_ELEMENT = ("embedding", ".skip.")  # parameters with a row for each element
+
+
+class Pretrained(NamedTuple):
+    """A network that was trained before, on data that are not ours to predict."""
+
+    spec: RaceSpec
+    params: Params  # without noise heads
+    molecules: int
+    method: str  # of its labels
+
+
+class Seen(NamedTuple):
+    """Energies and forces of some structures; nan where unknown."""
+
+    energy: Tensor  # (S,) eV
+    forces: Tensor  # (N, 3) eV/Å
+
+
+@cache
+def pretrained() -> Pretrained:
+    """The weights in the package."""
+    data = resources.files("bayrace.models.race").joinpath(f"{NAME}.safetensors").read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["about"])
+    params = {name: value.float() for name, value in safetensors.torch.load(data).items()}
+    return Pretrained(
+        RaceSpec.from_json(about["spec"]), params, about["molecules"], about["method"]
+    )
+
+
+def started(spec: RaceSpec, train: Dataset, *, required: bool) -> RaceSpec:
+    """The network with the weights to start from where they suit it and its training data.
+
+    Raises:
+        ValueError: they are required and do not suit; says why.
+    """
+    reason = _misfit(spec)
+    if not reason:
+        begun, missed = _begun(spec, train)
+        if missed <= LARGEST_MISS:
+            return begun
+        reason = f"they miss {missed:.0%} of what is to be learnt"
+    if required:
+        raise ValueError(
+            f"model.start: pretrained: the weights do not suit, {reason}; use auto or random"
+        )
+    return spec
+
+
+def _misfit(spec: RaceSpec) -> str:
+    """Why the weights cannot be those of a network; empty where they can."""
+    own = pretrained().spec
+    names = [field.name for field in fields(Architecture)]
+    if changed := [name for name in names if getattr(spec, name) != getattr(own, name)]:
+        return f"they are of preset small, and {', '.join(changed)} differ"
+    if unknown := sorted(set(spec.elements) - set(own.elements)):
+        return f"they know {symbols_of(own.elements)}, and not {symbols_of(unknown)}"
+    return "" if spec.target.is_energy else "they are of energies"
+
+
+def _begun(spec: RaceSpec, train: Dataset) -> tuple[RaceSpec, float]:
+    """A network that starts from the weights, and which part of the training labels they miss.
+
+    The part is of forces, root mean square, or of energies where there are no forces: 0 is all
+    right, 1 no better than nothing. Energies of elements are fitted to what the weights leave.
+    """
+    own = pretrained().spec
+    start = replace(
+        spec,
+        pretrained=NAME,
+        mean_neighbours=own.mean_neighbours,
+        shortest=_shortest(own, spec) if spec.shortest else (),
+        shift=(0.0,) * len(spec.elements),
+    )
+    wanted = min(_LOOK, max(1, int(_MOST_EDGES / train.edges.mean())))
+    chosen = list(range(0, len(train), max(1, len(train) // wanted)))
+    label, left = _looked(start, train, chosen)
+    known = ~left.energy.isnan()
+    frames = [train.frames[place] for place, good in zip(chosen, known, strict=True) if good]
+
+    def fitted(energies: Tensor) -> tuple[Floats, float]:
+        values = energies[known].numpy()
+        shift = element_energies(frames, values, elements=spec.elements)
+        return shift, _rms(torch.tensor(values - composition(frames, spec.elements) @ shift))
+
+    shift, missed = fitted(left.energy)
+    start = replace(start, shift=tuple(shift.round(_DECIMALS).tolist()))
+    if label.forces.isnan().all():
+        return start, _part(missed, fitted(label.energy)[1])
+    return start, _part(_rms(left.forces), _rms(label.forces))
+
+
+def _looked(start: RaceSpec, train: Dataset, chosen: Sequence[int]) -> tuple[Seen, Seen]:
+    """Labels of some structures, and what the weights leave of them."""
+    model = start.build()
+    params = model.init(0, dtype=torch.float64)
+    seen: list[tuple[Tensor, ...]] = []
+    for batch, labels in edge_batches(train, like=params, edges=_EDGES, chosen=chosen):
+        with torch.no_grad():
+            found = evaluate(model, params, batch)
+        left = (labels.energy - found.energy, labels.forces - found.forces)
+        seen.append((labels.energy, labels.forces, *left))
+    energy, forces, *left_over = (torch.cat(column) for column in zip(*seen, strict=True))
+    return Seen(energy, forces), Seen(*left_over)
+
+
+def overlaid(spec: RaceSpec, drawn: Mapping[str, Tensor]) -> Params:
+    """The weights, where a network has them, in place of drawn ones but for noise heads."""
+    if not spec.pretrained:
+        return dict(drawn)
+    own = pretrained()
+    rows = torch.tensor([own.spec.elements.index(number) for number in spec.elements])
+    params = dict(drawn)
+    for name, stored in own.params.items():
+        if name not in drawn:
+            continue  # a network without noise heads has fewer irreps at its end
+        value = stored.to(drawn[name])
+        if any(part in name for part in _BY_ELEMENT):
+            value = value[rows]
+        if name.endswith(SCALARS):  # energies only, in units of the scale
+            energies = value * (own.spec.scale / spec.scale)
+            value = torch.cat([energies, drawn[name][:, 1:]], dim=-1)
+        params[name] = value
+    return params
+
+
+def _shortest(own: RaceSpec, spec: RaceSpec) -> tuple[tuple[float, ...], ...]:
+    """Å, (Z, Z): the shorter of two distances that are known."""
+    rows = [own.elements.index(number) for number in spec.elements]
+    known, measured = np.array(own.shortest)[np.ix_(rows, rows)], np.array(spec.shortest)
+    both = np.where(known * measured > 0, np.minimum(known, measured), known + measured)
+    return tuple(map(tuple, both.tolist()))
+
+
+def _rms(values: Tensor) -> float:
+    """Root mean square of those that are known."""
+    return float(values.double().square().nanmean().sqrt())
+
+
+def _part(missed: float, whole: float) -> float:
+    """Of nothing, everything is missed."""
+    return missed / whole if whole > 0 else math.inf
