@@ -75,7 +75,7 @@ class Evaluator:
         refuse_property(self.potential, "an engine")
         if rule is not None:
             rule.check_distances(self.potential)
-        self.rule = rule
+        self.rule, self._modelled = rule, False
         self.neighbours, self._together = (
             VerletList(
                 elements=self.potential.elements,
@@ -147,8 +147,9 @@ class Evaluator:
         else:
             found, likely = self.rule.assess(covariance, self.shape)
             risk, broken = likely.probability, self.rule.broken(likely, gap)
-            if risk == 0.0:
+            if not self._modelled:  # a matter of the potential, not of the structure
                 self.rule.check_sigma(covariance, self.potential)
+                self._modelled = True
         return Sigma(
             energy=known.energy[place],
             energies=known.energies[rows],
