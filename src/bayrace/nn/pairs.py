@@ -144,8 +144,8 @@ def load(real: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     source = source_text("pairs.c")
     library = build(source, {"REAL": real})
     whole, pointer = ctypes.c_long, ctypes.c_void_p
-    real_limit = [ctypes.c_double, pointer, pointer]
-    library.update.argtypes = [whole, *[pointer] * 8, whole, *[pointer] * 3, *real_limit]
+    library.update.argtypes = [whole, *[pointer] * 8, whole, *[pointer] * 3]
+    library.update.argtypes += [ctypes.c_double, pointer, pointer]
     library.update.restype = ctypes.c_int
     library.select.argtypes = [*[whole] * 3, *[pointer] * 9, whole, whole, *[pointer] * 6]
     library.select.restype = None
