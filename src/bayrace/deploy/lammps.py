@@ -25,7 +25,6 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,54 +151,49 @@ class Coupling:
         try:
             self._evaluate(step, count, x, f)
         except Exception as error:
-            self._failure = self._by_tags(error, count, x)
+            self._failure = error
             f[:] = 0.0
             self.lammps.force_timeout()
 
-    def _by_tags(self, error: Exception, count: int, x: Array) -> Exception:
-        """The same error with atoms counted as LAMMPS' users do, by their tags from 0 on."""
-        try:
-            order = np.argsort(self.memory.atoms(b"id", self.lammps.c_tagint, count))
-            now = self._geometry(count, x)
-        except ValueError:
-            return error
-        try:
-            self.evaluator(replace(now, numbers=now.numbers[order], positions=now.positions[order]))
-        except Exception as same:
-            return same
-        return error
-
     def _evaluate(self, step: int, count: int, x: Array, f: Array) -> None:
+        geometry, order = self._geometry(count, x)
         look = step % self._uncertainty_every == 0 or self._seen < 0
-        found = self.evaluator(self._geometry(count, x), uncertainty="full" if look else "none")
+        found = self.evaluator(geometry, uncertainty="full" if look else "none")
         self.evaluations += 1
-        unit = self._energy_unit
-        np.multiply(found.forces, unit, out=f)
+        unit, energies = self._energy_unit, np.empty(count)
+        f[order] = found.forces * unit
+        energies[order] = found.energies * unit
         virial = _NOTHING if found.virial is None else found.virial.ravel()[_VOIGT] * unit
-        self.memory.give(found.energy * unit, found.energies * unit, virial)
+        self.memory.give(found.energy * unit, energies, virial)
         if look:
             self._seen = step
-            self._report(found, count)
+            self._report(found, order)
         self.memory.check()
 
-    def _geometry(self, count: int, x: Array) -> Geometry:
-        """The structure in the order in which LAMMPS has sorted its atoms."""
+    def _geometry(self, count: int, x: Array) -> tuple[Geometry, NDArray[np.int64]]:
+        """The structure in the order of the tags, and the places that LAMMPS keeps its atoms at.
+
+        LAMMPS sorts its atoms at the start of every run, which must not cost a search for
+        neighbours.
+        """
         memory = self.memory
+        tag = memory.atoms(b"id", self.lammps.c_tagint, count)
         image = memory.atoms(b"image", np.int32, count)
         kinds = memory.atoms(b"type", np.int32, count)
-        key = [each.tobytes() for each in (*memory.box.values(), image, kinds)]
+        key = [each.tobytes() for each in (*memory.box.values(), tag, image, kinds)]
         if self._known is None or self._known.key != key:  # these change in few steps only
-            self._known = _known(key, memory.box, image, self._numbers[kinds])
+            self._known = _known(key, memory.box, tag, image, self._numbers[kinds])
         same = self._known
-        return Geometry(same.numbers, x + same.offsets, same.cell, same.pbc)
+        positions = (x + same.offsets).take(same.order, axis=0)
+        return Geometry(same.numbers, positions, same.cell, same.pbc), same.order
 
-    def _report(self, found: Evaluated, count: int) -> None:
+    def _report(self, found: Evaluated, order: NDArray[np.int64]) -> None:
         sigma, unit = found.sigma, self._energy_unit
         assert sigma is not None
         self.broken = sigma.broken
         values = (sigma.energies, sigma.level, sigma.worst)
         for name, value in zip(self._properties, values, strict=True):
-            np.multiply(value, unit, out=self.memory.atoms(name, np.float64, count))
+            self.memory.atoms(name, np.float64, len(order))[order] = value * unit
         largest = float(sigma.forces.max(initial=0.0)) * unit
         self.memory.give_vector(
             (sigma.risk, largest, sigma.energy * unit, sigma.gap, float(sigma.broken))
@@ -210,21 +204,27 @@ class _Known(NamedTuple):
     """What few steps change, n atoms."""
 
     key: list[bytes]  # what it was made of
-    numbers: NDArray[np.int64]  # (n,)
+    order: NDArray[np.int64]  # (n,) places in LAMMPS, which sorts atoms, in the order of their tags
+    numbers: NDArray[np.int64]  # (n,) in the order of the tags
     cell: Array  # (3, 3) Å
     pbc: NDArray[np.bool_]  # (3,)
-    offsets: Array  # (n, 3) Å, that unwrap the positions
+    offsets: Array  # (n, 3) Å, that unwrap the positions, in LAMMPS' order
 
 
 def _known(
-    key: list[bytes], box: Mapping[str, Any], image: NDArray[np.int32], numbers: NDArray[np.int64]
+    key: list[bytes],
+    box: Mapping[str, Any],
+    tag: NDArray[np.int64],
+    image: NDArray[np.int32],
+    numbers: NDArray[np.int64],
 ) -> _Known:
     """An atom that enters on the other side has not moved once its position is unwrapped."""
     cell, pbc = np.diag(box["boxhi"] - box["boxlo"]), box["periodicity"] != 0
     cell[1, 0], cell[2, 0], cell[2, 1] = (box[name].item() for name in ("xy", "xz", "yz"))
     turned = image.astype(np.int64)
     turns = np.stack([turned & 1023, turned >> 10 & 1023, turned >> 20], axis=1) - 512
-    return _Known(key, numbers, cell, pbc, (turns * pbc) @ cell)
+    order = np.argsort(tag, kind="stable")
+    return _Known(key, order, numbers[order], cell, pbc, (turns * pbc) @ cell)
 
 
 def _number(symbol: str) -> int:
