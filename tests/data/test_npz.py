@@ -54,6 +54,8 @@ def test_selection(write):
     assert [frame.index for frame in read(f"{path}@-1")] == [3]
     with pytest.raises(DataError, match="no frame 4; it has 4 frames"):
         read(f"{path}@4")
+    with pytest.raises(DataError, match=rf"{path.name}: the selection takes none of its 4 frames"):
+        read(f"{path}@4:")
 
 
 def test_missing_array_lists_those_present(write):

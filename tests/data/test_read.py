@@ -133,6 +133,8 @@ def test_selections_keep_the_number_of_the_frame_in_its_file(xyz_file, selection
 def test_selection_beyond_the_file_is_refused(xyz_file):
     with pytest.raises(DataError, match="no frame 9; it has 4 frames"):
         read(f"{xyz_file}@9")
+    with pytest.raises(DataError, match=rf"{xyz_file.name}: the selection takes none of its 4 "):
+        read(f"{xyz_file}@50:")
 
 
 def test_selection_that_is_none_is_refused(xyz_file):

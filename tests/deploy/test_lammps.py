@@ -141,6 +141,27 @@ def test_nve_is_the_trajectory_of_ase(potential: Potential, alloy: Atoms, start:
     assert running.evaluator.neighbours.rebuilds < 10
 
 
+def test_atoms_that_lammps_sorts(potential: Potential, alloy: Atoms, start: Start) -> None:
+    atoms = warm(alloy, 300.0)[np.random.default_rng(0).permutation(8)]
+    running = start(potential, atoms)
+    running.commands(
+        "atom_modify sort 1 1.0\nneigh_modify every 1 delay 0 check no\n"
+        "compute parts all pe/atom\ncompute sum all reduce sum c_parts\nthermo_style custom c_sum\n"
+        "timestep 0.001\nfix integrate all nve\nrun 5"
+    )
+    lammps = running.lammps
+    assert (np.diff(lammps.numpy.extract_atom("id")[:8]) < 0).any()
+    atoms.positions = in_order(lammps, "x")
+    expected = by_ase(potential, atoms)
+    np.testing.assert_allclose(in_order(lammps, "f"), expected["forces"], atol=1e-9)
+    sigma = np.sqrt(np.trace(expected["forces_covariance"], axis1=1, axis2=2) / 3)
+    np.testing.assert_allclose(in_order(lammps, "d_sigma_force"), sigma, rtol=1e-9)
+    parts = lammps.numpy.extract_compute("parts", 1, 1)[:8]
+    tags = lammps.numpy.extract_atom("id")[:8] - 1
+    np.testing.assert_allclose(parts, expected["energies"][tags], atol=1e-9)
+    assert running.evaluator.neighbours.rebuilds == 1  # sorting is no movement
+
+
 def test_a_hot_run_ends_where_ours_does(potential: Potential, alloy: Atoms, start: Start) -> None:
     settings = DynamicsSettings("nve", temperature=3000.0, steps=60, timestep=1.0, seed=1)
     begin = alloy * (2, 1, 1)

@@ -16,7 +16,7 @@ from bayrace.data.frame import frame_from_atoms
 from bayrace.data.neighbours import edge_lengths, neighbour_list
 from bayrace.deploy.verlet import Geometry, VerletList
 from bayrace.nn import pairs as kernel
-from bayrace.nn.pairs import measure, select_pairs
+from bayrace.nn.pairs import Start, select_pairs
 
 ELEMENTS = (1, 6, 8, 13)
 CUTOFF = 3.5
@@ -218,18 +218,36 @@ def test_compiled_selection_is_the_plain_one(dtype: torch.dtype) -> None:
 def test_compiled_distances_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = fresh(bulk("Al", cubic=True).repeat(2))
     ends, vector = batch.edges[:, batch.pair_edges[0]], batch.shifts[batch.pair_edges[0]]
-    given = (batch.positions, ends, vector @ batch.cell[0])
-    square, close = measure(*given, 3.5, None)
-    assert measure(*given, 3.5, close)[1] is close  # nothing has changed
-    nearer = measure(*given, 2.0, close)[1]
-    assert nearer is not close
-    assert close.any()
-    assert not nearer.any()
+    count, n = batch.pair_edges.shape[1], batch.n_atoms
+    wrap, most = torch.zeros(n, 3, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    centred = batch.positions - batch.positions.mean(0)
+    start = Start(
+        *(torch.tensor([0, n]), wrap, centred, most, torch.arange(n), ends),
+        offsets=vector @ batch.cell[0],
+        cutoff=2.9,
+    )
+    now = (centred + 0.1 * torch.randn(n, 3, generator=torch.Generator().manual_seed(0))).numpy()
+
+    def followed(start: Start, close: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:
+        """Squared distances, and whether pairs changed, at first and when asked again."""
+        found = [start.follow(now, torch.float64, close) for _ in range(2)]
+        return found[0].square, [each.changed for each in found]  # type: ignore[union-attr]
+
+    close = torch.zeros(count, dtype=torch.bool)
+    square, changes = followed(start, close)
+    assert changes == [True, False]
+    assert torch.equal(close, square < 2.9**2)
+    assert close.any() and not close.all()  # noqa: PT018
+    before = close.clone()
+    assert followed(replace(start, cutoff=1.0), close)[1] == [True, False]
+    assert not close.any()
+    assert replace(start, most=most * 1e-4).follow(now, torch.float64, close) is None
     monkeypatch.setenv("BAYRACE_KERNEL", "plain")
-    expected, mask = measure(*given, 3.5, None)
+    expected, changes = followed(start, close)
     torch.testing.assert_close(square, expected, rtol=1e-13, atol=0)
-    assert torch.equal(mask, close)
-    assert measure(*given, 3.5, mask)[1] is mask
+    assert torch.equal(before, close)
+    assert changes == [True, False]
+    assert replace(start, most=most * 1e-4).follow(now, torch.float64, close) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -77,7 +77,7 @@ def test_eigenvalues() -> None:
     several[9] = 0.0
     several[10] = np.outer([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])  # singular
     several[11] *= 1e-200
-    found = spreads.eigenvalues(several)
+    found = spreads.spreads(several).eigenvalues
     expected = np.linalg.eigvalsh(several)[:, ::-1]
     size = np.maximum(expected[:, :1], 1e-300)
     np.testing.assert_allclose(found / size, expected / size, rtol=0, atol=1e-14)

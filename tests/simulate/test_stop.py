@@ -178,13 +178,17 @@ def test_round_covariances_need_few_directions(ratio: float) -> None:
 def test_compiled_probabilities_are_those_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(4)
     values = np.sort(10.0 ** random.uniform(-6, 2, (200, 3)), axis=1)[:, ::-1]
-    values[0], values[1, 1:], values[2, 2] = 0.0, 0.0, -1e-18  # certain, a line, rounding
+    values[0], values[1, 1:] = 0.0, 0.0  # certain, a line
     values[3] = values[3, 0]  # round
+    several = values[:, :, None] * np.eye(3)
+    several[2] = 0.3  # a line again, with rounding
     assert compiled()
-    found, any_one = stop._exceedances(values, 0.5, None)
-    assert stop._exceedances(values[values[:, 0] < 0.02], 0.5, None)[1] < 0.9
+    (sigma, found, any_one), small = stop._assess(several, 0.5, None), values[:, 0] < 0.02
+    assert stop._assess(several[small], 0.5, None)[2] < 0.9
     monkeypatch.setenv("BAYRACE_KERNEL", "plain")
-    expected, any_expected = stop._exceedances(values, 0.5, None)
+    other, expected, any_expected = stop._assess(several, 0.5, None)
+    for value, same in zip(sigma, other, strict=True):
+        np.testing.assert_allclose(value, same, rtol=1e-12, atol=1e-15)
     assert any_one == pytest.approx(any_expected, rel=1e-12)
     assert found[0] == 0.0
     assert (expected > 1e-3).sum() > 50

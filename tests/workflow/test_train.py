@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import signal
+
 import ase.io
 import pytest
 import torch
@@ -10,6 +12,7 @@ from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.data.frame import DataError
 from bayrace.data.reference import fit_references
 from bayrace.potential.potential import Potential
+from bayrace.system.signals import stop_on_signals
 from bayrace.workflow import train as run
 
 
@@ -156,3 +159,34 @@ def test_training_without_noise_and_posterior_is_not_calibrated(tmp_path):
     result = run.train(config(tmp_path, f"{embedded('ethanol-train')}@:6", **sections))
     assert result.potential.calibration is None
     assert not result.potential.predict(embedded_frames("ethanol-hot")[0]).forces.total.any()
+
+
+@pytest.mark.parametrize("kind", ["distance", "llpr"])
+def test_a_signal_while_the_posterior_is_fitted_ends_it(tmp_path, kind):
+    """It was heard once the whole fit was done; what resumes ends where an undisturbed run does."""
+
+    def settings(name):
+        data = {"valid": 4}
+        train = f"{embedded('ethanol-train')}@:16"
+        return config(tmp_path / name, train, data=data, posterior=kind)
+
+    done = []
+
+    def interrupt(count):
+        done.append(count)
+        if len(done) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    with stop_on_signals() as stop:
+        callbacks = run.Callbacks(stop=stop, progress=interrupt)
+        result = run.train(settings("stopped"), callbacks=callbacks)
+    assert len(done) == 1
+    assert result.fit.reason == "interrupted"
+    saved = Potential.load(tmp_path / "stopped" / "model.bayrace")
+    assert saved.posterior.name == "point"
+    assert saved.statistics["reason"] == "interrupted"
+    again = run.train(settings("stopped"), resume=True).potential
+    whole = run.train(settings("whole")).potential
+    assert again.posterior.name == kind
+    for name, value in whole.posterior.tensors().items():
+        assert torch.equal(again.posterior.tensors()[name], value), name

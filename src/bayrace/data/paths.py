@@ -48,7 +48,10 @@ def places_of(path: Path, selection: slice | int | None, total: int) -> range | 
     if selection is None:
         return range(total)
     if isinstance(selection, slice):
-        return range(*selection.indices(total))
+        places = range(*selection.indices(total))
+        if total and not places:
+            raise DataError(f"{path}: the selection takes none of its {total} frames; widen it")
+        return places
     if not -total <= selection < total:
         raise DataError(f"{path}: no frame {selection}; it has {total} frames")
     return [selection % total]

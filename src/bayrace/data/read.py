@@ -95,7 +95,7 @@ def _source(path: Path, selection: slice | int | None) -> list[Frame] | Iterator
         arrays = load_npz(path)
         if not is_table(arrays):
             found = read_npz(path, arrays)
-            return found if selection is None else _select(found, selection)
+            return [found[place] for place in places_of(path, selection, len(found))]
         return _chosen(path, list(read_table(path, arrays)), selection)
     if path.suffix in SUFFIXES:
         rows = open_rows(path)
@@ -129,15 +129,6 @@ def _require_keys(paths: Paths, keys: LabelKeys, present: set[str]) -> None:
 
 def _shown(paths: Paths) -> str:
     return str(paths) if isinstance(paths, str | Path) else ", ".join(str(path) for path in paths)
-
-
-def _select(frames: list[Frame], selection: slice | int) -> list[Frame]:
-    if isinstance(selection, slice):
-        return frames[selection]
-    if not -len(frames) <= selection < len(frames):
-        source = frames[0].source if frames else "file"
-        raise DataError(f"{source}: no frame {selection}; it has {len(frames)} frames")
-    return [frames[selection]]
 
 
 def _read_ase(path: Path, selection: slice | int | None) -> Iterator[tuple[int, Atoms]]:

@@ -7,7 +7,6 @@ here, once: neighbours, the prediction, the probability of the stop rule.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from bayrace.core.prediction import ErrorDistribution, Prediction
 from bayrace.data.distances import Gap
 from bayrace.deploy.verlet import Geometry, VerletList
-from bayrace.nn.spreads import Spreads, spreads
+from bayrace.nn.spreads import spreads
 from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
 
@@ -29,8 +28,7 @@ Array = NDArray[np.float64]
 _VOIGT = np.array([[0, 5, 4], [5, 1, 3], [4, 3, 2]])  # of xx, yy, zz, yz, xz, xy
 
 
-@dataclass(frozen=True, eq=False)
-class Sigma:
+class Sigma(NamedTuple):
     """How sure a potential is of one structure of n atoms: calibrated standard deviations."""
 
     energy: float  # eV, total
@@ -44,8 +42,7 @@ class Sigma:
     broken: bool  # whether the rule says to act
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluated:
+class Evaluated(NamedTuple):
     """One structure of n atoms in the order it was given."""
 
     energy: float  # eV
@@ -78,7 +75,7 @@ class Evaluator:
         refuse_property(self.potential, "an engine")
         if rule is not None:
             rule.check_distances(self.potential)
-        self.rule = rule
+        self.rule, self._modelled = rule, False
         self.neighbours, self._together = (
             VerletList(
                 elements=self.potential.elements,
@@ -103,22 +100,19 @@ class Evaluator:
         prediction = self.potential.predict_batch(
             batch, stress=any(periodic), uncertainty=uncertainty
         )
-        whole = _whole(prediction, uncertain=uncertainty == "full")
-        gaps = self._gaps(geometries) if uncertainty == "full" else [None] * len(geometries)
+        energy, stress = prediction.energy.mean.tolist(), prediction.stress
+        energies, forces = _array(prediction.atomic_energy), _array(prediction.forces.mean)
+        stresses = None if stress is None else _array(stress.mean)
+        known = _Sigmas.of(prediction) if uncertainty == "full" else None
+        gaps = [None] * len(geometries) if known is None else self._gaps(geometries)
         found, end = [], 0
-        for place, (geometry, gap) in enumerate(zip(geometries, gaps, strict=True)):
+        for place, geometry in enumerate(geometries):
             start, end = end, end + len(geometry.numbers)
-            rows = slice(start, end)
-            stress = whole.stress[place] if whole.stress is not None and periodic[place] else None
-            found.append(
-                Evaluated(
-                    energy=whole.energy[place],
-                    energies=whole.energies[rows],
-                    forces=whole.forces[rows],
-                    virial=None if stress is None else -_volume(geometry.cell) * stress[_VOIGT],
-                    sigma=self._sigma(whole.sigmas, place, rows, gap),
-                )
-            )
+            rows, virial = slice(start, end), None
+            if stresses is not None and periodic[place]:
+                virial = -_volume(geometry.cell) * stresses[place][_VOIGT]
+            sigma = None if known is None else self._sigma(known, place, rows, gaps[place])
+            found.append(Evaluated(energy[place], energies[rows], forces[rows], virial, sigma))
         return found
 
     @property
@@ -145,26 +139,24 @@ class Evaluator:
             first = last
         return gaps
 
-    def _sigma(
-        self, whole: _Sigmas | None, place: int, rows: slice, gap: Gap | None
-    ) -> Sigma | None:
-        if whole is None:
-            return None
-        values, components, level, worst = (each[rows] for each in whole.spreads)
-        covariance, largest = whole.covariance[rows], float(worst.max())
+    def _sigma(self, known: _Sigmas, place: int, rows: slice, gap: Gap | None) -> Sigma:
+        covariance = known.covariance[rows]
         risk, broken = 0.0, False
-        if self.rule is not None:
-            if largest == 0.0:
+        if self.rule is None:
+            found = spreads(covariance)
+        else:
+            found, likely = self.rule.assess(covariance, self.shape)
+            risk, broken = likely.probability, self.rule.broken(likely, gap)
+            if not self._modelled:  # a matter of the potential, not of the structure
                 self.rule.check_sigma(covariance, self.potential)
-            found = self.rule.risk_of(values, self.shape)
-            risk, broken = found.probability, self.rule.broken(found, gap)
+                self._modelled = True
         return Sigma(
-            energy=whole.energy[place],
-            energies=whole.energies[rows],
-            forces=components,
+            energy=known.energy[place],
+            energies=known.energies[rows],
+            forces=found.components,
             covariance=covariance,
-            level=level,
-            worst=worst,
+            level=found.level,
+            worst=found.worst,
             risk=risk,
             gap=0.0 if gap is None else gap.size,
             broken=broken,
@@ -172,41 +164,20 @@ class Evaluator:
 
 
 class _Sigmas(NamedTuple):
-    """Standard deviations of a batch of S structures and N atoms."""
+    """What a prediction says of itself, S structures and N atoms."""
 
-    energy: list[float]  # S of them
-    energies: Array  # (N,)
+    energy: list[float]  # S of them, σ
+    energies: Array  # (N,) σ
     covariance: Array  # (N, 3, 3)
-    spreads: Spreads
 
-
-class _Whole(NamedTuple):
-    """A prediction of S structures and N atoms as NumPy has it."""
-
-    energy: list[float]  # S of them
-    energies: Array  # (N,)
-    forces: Array  # (N, 3)
-    stress: Array | None  # (S, 6)
-    sigmas: _Sigmas | None
-
-
-def _whole(prediction: Prediction, *, uncertain: bool) -> _Whole:
-    sigmas, stress = None, prediction.stress
-    if uncertain:
+    @classmethod
+    def of(cls, prediction: Prediction) -> _Sigmas:
         covariance, atomic = _array(prediction.forces.total), prediction.atomic_epistemic
-        sigmas = _Sigmas(
+        return cls(
             np.sqrt(_array(prediction.energy.total)).tolist(),
             np.zeros(len(covariance)) if atomic is None else np.sqrt(_array(atomic)),
             covariance,
-            spreads(covariance),
         )
-    return _Whole(
-        prediction.energy.mean.tolist(),
-        _array(prediction.atomic_energy),
-        _array(prediction.forces.mean),
-        None if stress is None else _array(stress.mean),
-        sigmas,
-    )
 
 
 def _array(value: torch.Tensor) -> Array:

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ from numpy.typing import NDArray
 from bayrace.deploy.evaluator import Evaluated, Evaluator
 from bayrace.deploy.lammps_memory import Memory
 from bayrace.deploy.verlet import Geometry
+
+Array = NDArray[np.float64]
 
 FIX, ATOMS_FIX = "bayrace", "bayrace_atoms"
 PROPERTIES = ("sigma_energy", "sigma_force", "sigma_worst")
@@ -98,7 +100,7 @@ def couple(
     lammps.command(f"fix {FIX} all external pf/callback 1 1")
     lammps.command(f"fix_modify {FIX} energy yes virial yes")
     lammps.fix_external_set_vector_length(FIX, len(COLUMNS))
-    lammps.set_fix_external_callback(FIX, coupling.callback, lammps)
+    coupling.memory.listen(coupling.callback)
     return coupling
 
 
@@ -121,7 +123,7 @@ class Coupling:
         self._failure: Exception | None = None
         self._seen = -1  # step of the last uncertainties
         self._known: _Known | None = None
-        self._memory = Memory(lammps, FIX)
+        self.memory = Memory(lammps, FIX)
         self._properties = [f"d_{name}".encode() for name in PROPERTIES]
 
     def command(self, line: str) -> None:
@@ -144,42 +146,43 @@ class Coupling:
         if self._failure is not None:
             raise ValueError(f"the run was ended: {self._failure}") from self._failure
 
-    def callback(self, lammps: Any, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
+    def callback(self, step: int, count: int, x: Array, f: Array) -> None:
         """What `fix external` calls at every step; an exception would be lost in the C code."""
         try:
-            self._evaluate(int(step), count, tag, x, f)
+            self._evaluate(step, count, x, f)
         except Exception as error:
             self._failure = error
             f[:] = 0.0
-            lammps.force_timeout()
+            self.lammps.force_timeout()
 
-    def _evaluate(self, step: int, count: int, tag: Any, x: Any, f: Any) -> None:
-        geometry, order = self._geometry(count, tag, x)
+    def _evaluate(self, step: int, count: int, x: Array, f: Array) -> None:
+        geometry, order = self._geometry(count, x)
         look = step % self._uncertainty_every == 0 or self._seen < 0
         found = self.evaluator(geometry, uncertainty="full" if look else "none")
         self.evaluations += 1
-        unit = self._energy_unit
+        unit, energies = self._energy_unit, np.empty(count)
         f[order] = found.forces * unit
-        energies = np.empty(count)
         energies[order] = found.energies * unit
         virial = _NOTHING if found.virial is None else found.virial.ravel()[_VOIGT] * unit
-        self._memory.give(found.energy * unit, energies, virial)
+        self.memory.give(found.energy * unit, energies, virial)
         if look:
             self._seen = step
             self._report(found, order)
-        self._memory.check()
+        self.memory.check()
 
-    def _geometry(self, count: int, tag: Any, x: Any) -> tuple[Geometry, NDArray[np.int64]]:
-        """The structure in the order of the tags, and the places that LAMMPS keeps its atoms at."""
-        memory = self._memory
-        box, periodic = memory.box()
+    def _geometry(self, count: int, x: Array) -> tuple[Geometry, NDArray[np.int64]]:
+        """The structure in the order of the tags, and the places that LAMMPS keeps its atoms at.
+
+        LAMMPS sorts its atoms at the start of every run, which must not cost a search for
+        neighbours.
+        """
+        memory = self.memory
+        tag = memory.atoms(b"id", self.lammps.c_tagint, count)
         image = memory.atoms(b"image", np.int32, count)
         kinds = memory.atoms(b"type", np.int32, count)
-        arrays = (box, periodic, tag, image, kinds)
-        key = tuple(each.tobytes() for each in arrays)
+        key = [each.tobytes() for each in (*memory.box.values(), tag, image, kinds)]
         if self._known is None or self._known.key != key:  # these change in few steps only
-            numbers = self._numbers[kinds]
-            self._known = _known(key, box, periodic, tag.ravel()[:count], image, numbers)
+            self._known = _known(key, memory.box, tag, image, self._numbers[kinds])
         same = self._known
         positions = (x + same.offsets).take(same.order, axis=0)
         return Geometry(same.numbers, positions, same.cell, same.pbc), same.order
@@ -190,9 +193,9 @@ class Coupling:
         self.broken = sigma.broken
         values = (sigma.energies, sigma.level, sigma.worst)
         for name, value in zip(self._properties, values, strict=True):
-            self._memory.atoms(name, np.float64, len(order))[order] = value * unit
+            self.memory.atoms(name, np.float64, len(order))[order] = value * unit
         largest = float(sigma.forces.max(initial=0.0)) * unit
-        self._memory.give_vector(
+        self.memory.give_vector(
             (sigma.risk, largest, sigma.energy * unit, sigma.gap, float(sigma.broken))
         )
 
@@ -200,25 +203,24 @@ class Coupling:
 class _Known(NamedTuple):
     """What few steps change, n atoms."""
 
-    key: tuple[bytes, ...]  # what it was made of
+    key: list[bytes]  # what it was made of
     order: NDArray[np.int64]  # (n,) places in LAMMPS, which sorts atoms, in the order of their tags
     numbers: NDArray[np.int64]  # (n,) in the order of the tags
-    cell: NDArray[np.float64]  # (3, 3) Å
+    cell: Array  # (3, 3) Å
     pbc: NDArray[np.bool_]  # (3,)
-    offsets: NDArray[np.float64]  # (n, 3) Å, that unwrap the positions, in LAMMPS' order
+    offsets: Array  # (n, 3) Å, that unwrap the positions, in LAMMPS' order
 
 
 def _known(
-    key: tuple[bytes, ...],
-    box: NDArray[np.float64],
-    pbc: NDArray[np.bool_],
+    key: list[bytes],
+    box: Mapping[str, Any],
     tag: NDArray[np.int64],
     image: NDArray[np.int32],
     numbers: NDArray[np.int64],
 ) -> _Known:
     """An atom that enters on the other side has not moved once its position is unwrapped."""
-    cell = np.diag(box[3:6] - box[:3])
-    cell[1, 0], cell[2, 1], cell[2, 0] = box[6:]
+    cell, pbc = np.diag(box["boxhi"] - box["boxlo"]), box["periodicity"] != 0
+    cell[1, 0], cell[2, 0], cell[2, 1] = (box[name].item() for name in ("xy", "xz", "yz"))
     turned = image.astype(np.int64)
     turns = np.stack([turned & 1023, turned >> 10 & 1023, turned >> 20], axis=1) - 512
     order = np.argsort(tag, kind="stable")

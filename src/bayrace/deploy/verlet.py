@@ -23,7 +23,7 @@ from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.check import check_frame
 from bayrace.data.frame import Frame, bare_frame
-from bayrace.nn.pairs import Start, measure, select_pairs
+from bayrace.nn.pairs import Followed, Start, select_pairs
 
 Array = NDArray[np.float64]
 
@@ -75,13 +75,11 @@ class VerletList:
             assert found is not None  # nothing has moved
         known, cells, selected = self._candidates, self._cells, self._selected
         assert known is not None and cells is not None  # noqa: PT018 - both by the search
-        at, rounded = found
-        before = None if selected is None else selected.close
-        self._square, close = measure(at, known.pair_ends, cells.offsets, self._cutoff, before)
-        if selected is None or close is not before or selected.batch.shifts.dtype != dtype:
-            selected = _Selected(close, select_pairs(known.batch_of(dtype), close))
+        self._square = found.square
+        if selected is None or found.changed or selected.batch.shifts.dtype != dtype:
+            selected = _Selected(select_pairs(known.batch_of(dtype), known.close))
             self._selected = selected
-        return selected.batch.moved(rounded, *cells.in_precision(dtype))
+        return selected.batch.moved(found.positions, *cells.in_precision(dtype))
 
     def pairs(self) -> tuple[NDArray[np.int64], Array]:
         """Atoms (2, p) and distances (p,), Å, of the pairs in the last graph, each pair once.
@@ -92,14 +90,14 @@ class VerletList:
             raise ValueError("no geometry has been seen yet; ask for its graph first")
         selected = self._selected
         if selected.ends is None:
-            selected.places = np.flatnonzero(selected.close.numpy(force=True))
+            selected.places = np.flatnonzero(self._candidates.close.numpy(force=True))
             selected.ends = self._candidates.atoms[:, selected.places]
         return selected.ends, np.sqrt(self._square.numpy(force=True)[selected.places])
 
     def _followed(
         self, geometries: Sequence[Geometry], positions: Array, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor] | None:
-        """Positions in the batch's order, float64 and `dtype`; None if a pair may be missing."""
+    ) -> Followed | None:
+        """Where the atoms are; None if a pair may be missing."""
         known = self._candidates
         if known is None or known.kinds != [_kind(each) for each in geometries]:
             return None
@@ -108,7 +106,9 @@ class VerletList:
             for geometry in geometries:
                 _check(geometry)
             self._cells = known.deformed(geometries, key, self._cutoff)
-        return None if self._cells is None else self._cells.start.follow(positions, dtype)
+        if self._cells is None:
+            return None
+        return self._cells.start.follow(positions, dtype, known.close)
 
     def _search(self, geometries: Sequence[Geometry]) -> _Candidates:
         self.rebuilds += 1
@@ -138,6 +138,7 @@ class VerletList:
             batch=batch,
             pair_ends=batch.edges[:, first],
             pair_shifts=batch.shifts[first],
+            close=torch.zeros_like(first, dtype=torch.bool),
         )
 
 
@@ -145,7 +146,6 @@ class VerletList:
 class _Selected:
     """The pairs that were close in the last geometry; most steps find the same ones."""
 
-    close: Tensor  # (P,)
     batch: GraphBatch
     places: NDArray[np.int64] | None = None  # (p,) among the candidates, where somebody has asked
     ends: NDArray[np.int64] | None = None  # (2, p) their atoms
@@ -157,7 +157,6 @@ class _Cells:
 
     key: list[bytes]  # of the cells as they were given
     start: Start
-    offsets: Tensor  # (P, 3) Å, added to vectors of pairs
     cell: Tensor  # (S, 3, 3) Å
     volume: Tensor  # (S,) Å³
     converted: dict[torch.dtype, tuple[Tensor, Tensor]] = field(default_factory=dict)
@@ -181,6 +180,7 @@ class _Candidates:
     batch: GraphBatch  # float64
     pair_ends: Tensor  # (2, P) receiver and sender of each pair's first edge
     pair_shifts: Tensor  # (P, 3)
+    close: Tensor  # (P,) bool, whether they were closer than the cutoff in the last geometry
 
     @cached_property
     def atoms(self) -> NDArray[np.int64]:
@@ -222,8 +222,11 @@ class _Candidates:
         ]
         return _Cells(
             key=key,
-            start=Start(first, wrap, start, far, self.batch.file_order),
-            offsets=torch.einsum("pi,pij->pj", self.pair_shifts, cell[owner]),
+            start=Start(
+                *(first, wrap, start, far, self.batch.file_order, self.pair_ends),
+                offsets=torch.einsum("pi,pij->pj", self.pair_shifts, cell[owner]),
+                cutoff=cutoff,
+            ),
             cell=cell,
             volume=torch.tensor(volumes, dtype=torch.float64, device=device),
         )

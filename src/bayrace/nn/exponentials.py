@@ -95,12 +95,11 @@ def load(_key: str, dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
         functions[name].argtypes = numbers + [ctypes.c_void_p] * arrays
     real, pointer = ctypes.c_double, ctypes.c_void_p
     for name, given in (
-        ("eigenvalues", [pointer] * 2),
         ("spreads", [pointer] * 5),
-        ("exceedance", [pointer, real, real, ctypes.c_long, *[pointer] * 5]),
+        ("assess", [pointer, real, real, ctypes.c_long, *[pointer] * 5]),
     ):
         functions[name] = getattr(library, name)
         functions[name].restype = None
         functions[name].argtypes = [ctypes.c_long, *given]
-    functions["exceedance"].restype = real
+    functions["assess"].restype = real
     return functions

@@ -10,59 +10,79 @@ typedef REAL real;
 #define SIXTH 0.40824829046386301637
 
 typedef struct {
-  double level, values[3], vectors[3][3]; /* vectors[i] belongs to values[i] */
+  double values[3], off[3];  /* the diagonal of Q, and what is between the other two than k */
+  double level, vectors[3][3]; /* vectors[i] belongs to values[i] once Q is diagonal */
   double size, scale, slope;              /* of the limit: q = scale * given */
   int inside;                             /* k is not clamped */
 } spectrum;
 
-/* Jacobi's rotations of a symmetric matrix. */
-static void diagonalise(double a[3][3], spectrum *out) {
-  double v[3][3] = {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}};
-  for (int sweep = 0; sweep < 12; sweep++) {
-    const double off = a[0][1] * a[0][1] + a[0][2] * a[0][2] + a[1][2] * a[1][2];
-    if (off < 1e-36) break;
-    for (int p = 0; p < 2; p++)
-      for (int q = p + 1; q < 3; q++) {
-        if (fabs(a[p][q]) < 1e-300) continue;
-        const double theta = (a[q][q] - a[p][p]) / (2 * a[p][q]);
-        const double t = (theta >= 0 ? 1 : -1) / (fabs(theta) + sqrt(theta * theta + 1));
-        const double c = 1 / sqrt(t * t + 1), s = t * c;
-        for (int k = 0; k < 3; k++) {
-          const double x = a[k][p], y = a[k][q];
-          a[k][p] = c * x - s * y;
-          a[k][q] = s * x + c * y;
-        }
-        for (int k = 0; k < 3; k++) {
-          const double x = a[p][k], y = a[q][k];
-          a[p][k] = c * x - s * y;
-          a[q][k] = s * x + c * y;
-        }
-        for (int k = 0; k < 3; k++) {
-          const double x = v[p][k], y = v[q][k];
-          v[p][k] = c * x - s * y;
-          v[q][k] = s * x + c * y;
-        }
-      }
+#define BLOCK 8 /* matrices side by side: one rotation alone would wait for its divisions */
+#define EACH _Pragma("omp simd") for (int i = 0; i < BLOCK; i++)
+
+/* Jacobi's rotations of BLOCK symmetric matrices, until nothing is left beside the diagonals. Each
+   is rotated as if it were alone; vectors[i] are turned along, from unit vectors. */
+__attribute__((always_inline)) static inline void diagonalise(int with_vectors, spectrum *out) {
+  double d[3][BLOCK], off[3][BLOCK], v[9][BLOCK];
+  for (int i = 0; i < BLOCK; i++) {
+    for (int k = 0; k < 3; k++) d[k][i] = out[i].values[k], off[k][i] = out[i].off[k];
+    for (int k = 0; k < 9; k++) v[k][i] = k % 4 == 0;
   }
-  for (int i = 0; i < 3; i++) {
-    out->values[i] = a[i][i];
-    for (int k = 0; k < 3; k++) out->vectors[i][k] = v[i][k];
+  for (int sweep = 0; sweep < 12; sweep++) {
+    double left[BLOCK], most = 0;
+    EACH left[i] = off[0][i] * off[0][i] + off[1][i] * off[1][i] + off[2][i] * off[2][i];
+    for (int i = 0; i < BLOCK; i++) most = left[i] > most ? left[i] : most;
+    if (most < 1e-36) break;
+    _Pragma("GCC unroll 3") for (int k = 2; k >= 0; k--) {
+      const int p = k == 0, q = 2 - (k == 2);
+      double c[BLOCK], s[BLOCK];
+      EACH {
+        const double between = off[k][i], x = off[q][i], y = off[p][i];
+        const double theta = (d[q][i] - d[p][i]) / (2 * between);
+        const double root = (theta >= 0 ? 1 : -1) / (fabs(theta) + sqrt(theta * theta + 1));
+        const double t = left[i] < 1e-36 ? 0 : fabs(between) < 1e-300 ? 0 : root;
+        c[i] = 1 / sqrt(t * t + 1), s[i] = t * c[i];
+        d[p][i] -= t * between;
+        d[q][i] += t * between;
+        off[k][i] = t == 0 ? between : 0;
+        off[q][i] = c[i] * x - s[i] * y;
+        off[p][i] = s[i] * x + c[i] * y;
+      }
+      if (with_vectors)
+        for (int j = 0; j < 3; j++)
+          EACH {
+            const double x = v[3 * p + j][i], y = v[3 * q + j][i];
+            v[3 * p + j][i] = c[i] * x - s[i] * y;
+            v[3 * q + j][i] = s[i] * x + c[i] * y;
+          }
+    }
+  }
+  for (int i = 0; i < BLOCK; i++) {
+    for (int k = 0; k < 3; k++) out[i].values[k] = d[k][i];
+    if (with_vectors)
+      for (int k = 0; k < 9; k++) out[i].vectors[k / 3][k % 3] = v[k][i];
   }
 }
 
 /* Of symmetric matrices (n, 3, 3), the largest first; in units of the largest entry inside. */
-void eigenvalues(long n, const double *matrices, double *out) {
-  for (long place = 0; place < n; place++, matrices += 9, out += 3) {
-    double a[3][3], unit = 0;
-    for (int i = 0; i < 9; i++) unit = fabs(matrices[i]) > unit ? fabs(matrices[i]) : unit;
-    for (int i = 0; i < 9; i++) a[i / 3][i % 3] = unit > 0 ? matrices[i] / unit : 0;
-    spectrum s;
-    diagonalise(a, &s);
-    const double x = s.values[0], y = s.values[1], z = s.values[2];
-    const double high = fmax(x, fmax(y, z)), low = fmin(x, fmin(y, z));
-    out[0] = unit * high;
-    out[1] = unit * fmax(fmin(x, y), fmin(fmax(x, y), z));
-    out[2] = unit * low;
+static void eigenvalues(long n, const double *matrices, double *out) {
+  spectrum s[BLOCK];
+  for (long left = n; left > 0; left -= BLOCK, matrices += 9 * BLOCK, out += 3 * BLOCK) {
+    double unit[BLOCK];
+    for (int i = 0; i < BLOCK; i++) { /* after the last one, that again */
+      const double *m = matrices + 9 * (i < left ? i : left - 1);
+      unit[i] = 0;
+      for (int k = 0; k < 9; k++) unit[i] = fabs(m[k]) > unit[i] ? fabs(m[k]) : unit[i];
+      const double scale = unit[i] > 0 ? unit[i] : 1;
+      for (int k = 0; k < 3; k++) s[i].values[k] = m[4 * k] / scale;
+      s[i].off[0] = m[5] / scale, s[i].off[1] = m[2] / scale, s[i].off[2] = m[1] / scale;
+    }
+    diagonalise(0, s);
+    for (int i = 0; i < BLOCK && i < left; i++) {
+      const double x = s[i].values[0], y = s[i].values[1], z = s[i].values[2];
+      out[3 * i] = unit[i] * fmax(x, fmax(y, z));
+      out[3 * i + 1] = unit[i] * fmax(fmin(x, y), fmin(fmax(x, y), z));
+      out[3 * i + 2] = unit[i] * fmin(x, fmin(y, z));
+    }
   }
 }
 
@@ -88,9 +108,9 @@ static double beyond(double r) {
    first, (n,); the upper bound by the largest where that is at most `negligible`. Else an average
    over directions with squared components (k, 3) and weights (k,): the first set whose `most` the
    ratio of the eigenvalues does not exceed. Returns 1 - prod(1 - P), as if errors were independent. */
-double exceedance(long n, const double *values, double error, double negligible, long sets,
-                const double *most, const long *size, const double *const *squares,
-                const double *const *weights, double *out) {
+static double exceedance(long n, const double *values, double error, double negligible, long sets,
+                         const double *most, const long *size, const double *const *squares,
+                         const double *const *weights, double *out) {
   double none = 0; /* logarithm of the probability */
   for (long place = 0; place < n; place++, values += 3) {
     const double a = fmax(values[0], 0), b = fmax(values[1], 0), c = fmax(values[2], 0);
@@ -109,31 +129,42 @@ double exceedance(long n, const double *values, double error, double negligible,
   return -expm1(none);
 }
 
-static spectrum read_numbers(const real *given, double low, double high, double limit) {
-  spectrum s;
-  double square = 1e-12, m[5];
-  s.inside = given[0] >= (real)low && given[0] <= (real)high;
-  s.level = given[0] < low ? low : given[0] > high ? high : given[0];
-  for (int i = 0; i < 5; i++) square += (double)given[1 + i] * given[1 + i];
-  s.size = sqrt(square);
-  const double bent = tanh(s.size / limit);
-  s.scale = limit * bent / s.size;
-  s.slope = (1 - bent * bent) / s.size - limit * bent / square;
-  for (int i = 0; i < 5; i++) m[i] = s.scale * given[1 + i];
-  double q[3][3];
-  q[0][0] = -SIXTH * m[2] - ROOT * m[4];
-  q[1][1] = 2 * SIXTH * m[2];
-  q[2][2] = -SIXTH * m[2] + ROOT * m[4];
-  q[0][2] = q[2][0] = ROOT * m[0];
-  q[0][1] = q[1][0] = ROOT * m[1];
-  q[1][2] = q[2][1] = ROOT * m[3];
-  diagonalise(q, &s);
-  return s;
+/* What `spreads` and `exceedance` say, one array after another; (n, 9) numbers in all. */
+double assess(long n, const double *covariances, double error, double negligible, long sets,
+              const double *most, const long *size, const double *const *squares,
+              const double *const *weights, double *out) {
+  spreads(n, covariances, out, out + 3 * n, out + 6 * n, out + 7 * n);
+  return exceedance(n, out, error, negligible, sets, most, size, squares, weights, out + 8 * n);
+}
+
+/* Of BLOCK atoms, if `left` are at least as many. */
+static void read_numbers(long left, const real *numbers, double low, double high, double limit,
+                         spectrum *out) {
+  for (int i = 0; i < BLOCK; i++) { /* after the last one, that again */
+    const real *given = numbers + 6 * (i < left ? i : left - 1);
+    spectrum *s = out + i;
+    double square = 1e-12, m[5];
+    s->inside = given[0] >= (real)low && given[0] <= (real)high;
+    s->level = given[0] < low ? low : given[0] > high ? high : given[0];
+    for (int k = 0; k < 5; k++) square += (double)given[1 + k] * given[1 + k];
+    s->size = sqrt(square);
+    const double bent = tanh(s->size / limit);
+    s->scale = limit * bent / s->size;
+    s->slope = (1 - bent * bent) / s->size - limit * bent / square;
+    for (int k = 0; k < 5; k++) m[k] = s->scale * given[1 + k];
+    s->values[0] = -SIXTH * m[2] - ROOT * m[4];
+    s->values[1] = 2 * SIXTH * m[2];
+    s->values[2] = -SIXTH * m[2] + ROOT * m[4];
+    s->off[0] = ROOT * m[3], s->off[1] = ROOT * m[0], s->off[2] = ROOT * m[1];
+  }
+  diagonalise(1, out);
 }
 
 void exponential(long n, double low, double high, double limit, const real *numbers, real *out) {
+  spectrum block[BLOCK];
   for (long atom = 0; atom < n; atom++) {
-    const spectrum s = read_numbers(numbers + 6 * atom, low, high, limit);
+    if (atom % BLOCK == 0) read_numbers(n - atom, numbers + 6 * atom, low, high, limit, block);
+    const spectrum s = block[atom % BLOCK];
     double factor[3];
     for (int i = 0; i < 3; i++) factor[i] = exp(s.level + s.values[i]);
     for (int a = 0; a < 3; a++)
@@ -148,9 +179,11 @@ void exponential(long n, double low, double high, double limit, const real *numb
 /* value = error^T exp(-k I - Q) error and its gradients. */
 void quadratic(long n, double low, double high, double limit, const real *numbers,
                const real *errors, real *values, real *by_numbers, real *by_errors) {
+  spectrum block[BLOCK];
   for (long atom = 0; atom < n; atom++) {
     const real *given = numbers + 6 * atom, *error = errors + 3 * atom;
-    const spectrum s = read_numbers(given, low, high, limit);
+    if (atom % BLOCK == 0) read_numbers(n - atom, given, low, high, limit, block);
+    const spectrum s = block[atom % BLOCK];
     double seen[3], factor[3], total = 0, g[3][3] = {{0}}, by[5], along = 0;
     for (int i = 0; i < 3; i++) {
       seen[i] = factor[i] = 0;

@@ -3,8 +3,9 @@
 /* Atoms x (n, 3) of structures, those of s being first[s] to first[s + 1], minus whole lattice
    vectors `wrap` and the centre of their structure: at[rank[i]] is the new position of atom i, and
    so is `rounded`. Returns 0 as soon as one of them is farther than √most[s] from `start`. */
-int follow(long structures, const long *first, const double *x, const double *wrap,
-           const double *start, const double *most, const long *rank, double *at, REAL *rounded) {
+static int follow(long structures, const long *first, const double *x, const double *wrap,
+                  const double *start, const double *most, const long *rank, double *at,
+                  REAL *rounded) {
   for (long s = 0; s < structures; s++) {
     double centre[3] = {0};
     for (long i = first[s]; i < first[s + 1]; i++)
@@ -27,8 +28,8 @@ int follow(long structures, const long *first, const double *x, const double *wr
 
 /* Squared distances of pairs, r = x[sender] - x[receiver] + offset, and whether they are below
    `limit`; returns 1 if that is so for other pairs than before, which `close` held. */
-int measure(long pairs, const double *x, const long *receiver, const long *sender,
-            const double *offset, double limit, double *square, unsigned char *close) {
+static int measure(long pairs, const double *x, const long *receiver, const long *sender,
+                   const double *offset, double limit, double *square, unsigned char *close) {
   int changed = 0;
   for (long p = 0; p < pairs; p++) {
     const double *from = x + 3 * receiver[p], *to = x + 3 * sender[p], *o = offset + 3 * p;
@@ -39,6 +40,15 @@ int measure(long pairs, const double *x, const long *receiver, const long *sende
     close[p] = now;
   }
   return changed;
+}
+
+/* Both, one after the other: -1 if an atom has gone too far, else what `measure` returns. */
+int update(long structures, const long *first, const double *x, const double *wrap,
+           const double *start, const double *most, const long *rank, double *at, REAL *rounded,
+           long pairs, const long *receiver, const long *sender, const double *offset, double limit,
+           double *square, unsigned char *close) {
+  if (!follow(structures, first, x, wrap, start, most, rank, at, rounded)) return -1;
+  return measure(pairs, at, receiver, sender, offset, limit, square, close);
 }
 
 /* Keep the edges of the pairs that `keep` names, in their order. `place` is room for a number of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,14 @@ from bayrace.core.graph import GraphBatch
 from bayrace.nn.compiler import build
 from bayrace.nn.kernels import DTYPES, resolve
 from bayrace.nn.sources import source_text
+
+
+class Followed(NamedTuple):
+    """Atoms that have moved little since their neighbours were searched."""
+
+    positions: Tensor  # (N, 3) Å, without lattice vectors and centred, in the order of the batch
+    square: Tensor  # (P,) Å², float64, squared distances of the pairs
+    changed: bool  # whether other pairs are close than before
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,59 +38,47 @@ class Start:
     positions: Tensor  # (N, 3) Å, without them, and centred
     most: Tensor  # (S,) Å², how far an atom may have moved since
     rank: Tensor  # (N,) int64
+    ends: Tensor  # (2, P) int64, receiver and sender of each pair in the batch
+    offsets: Tensor  # (P, 3) Å, added to x[ends[1]] - x[ends[0]]
+    cutoff: float  # Å
 
     def follow(
-        self, positions: NDArray[np.float64], dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor] | None:
-        """Positions (N, 3) without lattice vectors and centred, in the order of the batch.
+        self, positions: NDArray[np.float64], dtype: torch.dtype, close: Tensor
+    ) -> Followed | None:
+        """Where they are now; None if an atom has gone too far.
 
-        In float64 and in `dtype`; None if an atom has gone too far. `positions` are contiguous.
+        `positions` are contiguous. `close` (P,) bool, which pairs are closer than the cutoff, is
+        brought up to date.
         """
         if not _available(self.positions):
-            return self._follow(positions, dtype)
-        at = torch.empty_like(self.positions)
+            return self._follow(positions, dtype, close)
+        at, pairs, ends = torch.empty_like(self.positions), len(self.offsets), self.ends.data_ptr()
         rounded = at if dtype == torch.float64 else torch.empty_like(at, dtype=dtype)
+        square = torch.empty(pairs, dtype=torch.float64)
         rest = (self.wrap, self.positions, self.most, self.rank, at, rounded)
-        followed = load(DTYPES[dtype], dtype, 0)["follow"](
+        changed = load(DTYPES[dtype], dtype, 0)["update"](
             *(len(self.most), self.first.data_ptr(), positions.ctypes.data),
             *(each.data_ptr() for each in rest),
+            *(pairs, ends, ends + self.ends.stride(0) * self.ends.itemsize),
+            *(self.offsets.data_ptr(), self.cutoff**2, square.data_ptr(), close.data_ptr()),
         )
-        return (at, rounded) if followed else None
+        return None if changed < 0 else Followed(rounded, square, bool(changed))
 
     def _follow(
-        self, positions: NDArray[np.float64], dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor] | None:
+        self, positions: NDArray[np.float64], dtype: torch.dtype, close: Tensor
+    ) -> Followed | None:
         free = torch.from_numpy(positions).to(self.wrap.device) - self.wrap
         here = [each - each.mean(0) for each in torch.split(free, self.first.diff().tolist())]
         local, owner = torch.cat(here), torch.repeat_interleave(self.first.diff())
-        square = (local - self.positions).square().sum(1)
-        if not bool((square <= self.most[owner]).all()):
+        moved = (local - self.positions).square().sum(1)
+        if not bool((moved <= self.most[owner]).all()):
             return None
         at = torch.empty_like(local).index_copy_(0, self.rank, local)
-        return at, at.to(dtype)
-
-
-def measure(
-    positions: Tensor, ends: Tensor, offsets: Tensor, cutoff: float, before: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Squared distances (P,) of pairs, float64, and which of them are below the cutoff, (P,).
-
-    `positions` (N, 3) and `offsets` (P, 3), which are added to x[ends[1]] - x[ends[0]], are float64
-    and contiguous. The latter result is `before` itself, that of the last call, if it is the same.
-    """
-    if not _available(positions):
-        vectors = positions[ends[1]] - positions[ends[0]] + offsets
-        square = vectors.square().sum(1)
-        close = square < cutoff**2
-        return square, before if before is not None and torch.equal(before, close) else close
-    square = torch.empty(len(offsets), dtype=torch.float64)
-    close = torch.zeros(len(offsets), dtype=torch.bool) if before is None else before.clone()
-    changed = load("double", torch.float64, 0)["measure"](
-        *(len(offsets), positions.data_ptr()),
-        *(ends.data_ptr(), ends.data_ptr() + ends.stride(0) * ends.itemsize),
-        *(offsets.data_ptr(), cutoff**2, square.data_ptr(), close.data_ptr()),
-    )
-    return square, close if changed or before is None else before
+        square = (at[self.ends[1]] - at[self.ends[0]] + self.offsets).square().sum(1)
+        now = square < self.cutoff**2
+        changed = not torch.equal(now, close)
+        close.copy_(now)
+        return Followed(at.to(dtype), square, changed)
 
 
 def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
@@ -148,10 +144,9 @@ def load(real: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     source = source_text("pairs.c")
     library = build(source, {"REAL": real})
     whole, pointer = ctypes.c_long, ctypes.c_void_p
-    library.follow.argtypes = [whole, *[pointer] * 8]
-    library.follow.restype = ctypes.c_int
-    library.measure.argtypes = [whole, *[pointer] * 4, ctypes.c_double, pointer, pointer]
-    library.measure.restype = ctypes.c_int
+    library.update.argtypes = [whole, *[pointer] * 8, whole, *[pointer] * 3]
+    library.update.argtypes += [ctypes.c_double, pointer, pointer]
+    library.update.restype = ctypes.c_int
     library.select.argtypes = [*[whole] * 3, *[pointer] * 9, whole, whole, *[pointer] * 6]
     library.select.restype = None
-    return {name: getattr(library, name) for name in ("follow", "measure", "select")}
+    return {name: getattr(library, name) for name in ("update", "select")}

@@ -36,20 +36,10 @@ def compiled() -> bool:
     return resolve(load, "", 1, torch.float64, "cpu", "auto") == "fused"
 
 
-def eigenvalues(matrices: Array) -> Array:
-    """Eigenvalues (n, 3) of symmetric matrices (n, 3, 3), the largest first."""
-    if not compiled():
-        return _eigenvalues(matrices)
-    held = np.ascontiguousarray(matrices)
-    out = np.empty(held.shape[:-1])
-    _functions()["eigenvalues"](len(held), held.ctypes.data, out.ctypes.data)
-    return out
-
-
 def spreads(covariances: Array) -> Spreads:
     """Of covariances (n, 3, 3)."""
     if not compiled():
-        values = _eigenvalues(covariances)
+        values: Array = np.linalg.eigvalsh(covariances)[:, ::-1].astype(np.float64)
         components = np.sqrt(covariances.diagonal(axis1=1, axis2=2))
         level = np.sqrt((components**2).mean(1))
         return Spreads(values, components, level, np.sqrt(values[:, 0].clip(min=0.0)))
@@ -59,12 +49,7 @@ def spreads(covariances: Array) -> Spreads:
     _functions()["spreads"](
         count, held.ctypes.data, start, start + 3 * line, start + 6 * line, start + 7 * line
     )
-    return Spreads(
-        out[: 3 * count].reshape(count, 3),
-        out[3 * count : 6 * count].reshape(count, 3),
-        out[6 * count : 7 * count],
-        out[7 * count :],
-    )
+    return _split(out, count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,18 +64,21 @@ class Directions:
     squares: Sequence[Array]
     weights: Sequence[Array]
 
-    def exceedance(self, values: Array, error: float, negligible: float) -> tuple[Array, float]:
-        """P(|e| > error) of Gaussian errors, (n,), from the eigenvalues (n, 3) of covariances.
+    def assess(
+        self, covariances: Array, error: float, negligible: float
+    ) -> tuple[Spreads, Array, float]:
+        """Of covariances (n, 3, 3) of Gaussian errors, in compiled code only.
 
-        And that of any one, as if they were independent. Where the bound by the largest eigenvalue
-        is at most `negligible`, that is the result. In compiled code only.
+        Beside the spreads P(|e| > error), (n,), and that of any one, as if they were independent.
+        Where the bound by the largest eigenvalue is at most `negligible`, that is the result.
         """
-        held, out = np.ascontiguousarray(values), np.empty(len(values))
-        any_one = _functions()["exceedance"](
-            *(len(held), held.ctypes.data, error, negligible),
+        held, count = np.ascontiguousarray(covariances), len(covariances)
+        out = np.empty(9 * count)
+        any_one = _functions()["assess"](
+            *(count, held.ctypes.data, error, negligible),
             *(len(self.most), *self._addresses[:4], out.ctypes.data),
         )
-        return out, any_one
+        return _split(out, count), out[8 * count :], any_one
 
     @cached_property
     def _addresses(self) -> tuple[Any, ...]:
@@ -106,9 +94,14 @@ class Directions:
         return limits, counts, squares, weights, held
 
 
-def _eigenvalues(matrices: Array) -> Array:
-    found: Array = np.linalg.eigvalsh(matrices)[:, ::-1].astype(np.float64)
-    return found
+def _split(out: Array, count: int) -> Spreads:
+    """Arrays that compiled code has written one after another."""
+    return Spreads(
+        out[: 3 * count].reshape(count, 3),
+        out[3 * count : 6 * count].reshape(count, 3),
+        out[6 * count : 7 * count],
+        out[7 * count : 8 * count],
+    )
 
 
 def _functions() -> dict[str, Any]:

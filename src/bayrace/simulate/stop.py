@@ -29,7 +29,7 @@ from scipy import special
 
 from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
-from bayrace.nn.spreads import Directions, compiled, eigenvalues
+from bayrace.nn.spreads import Directions, Spreads, compiled, spreads
 
 if TYPE_CHECKING:
     from bayrace.potential.potential import Potential
@@ -106,13 +106,15 @@ class StopRule:
     def risk(self, covariance: Array, shape: ErrorDistribution | None = None) -> Risk:
         """The probability for one structure, from total force covariances (n, 3, 3), (eV/Å)²."""
         _refuse_unknown(covariance)
-        return self.risk_of(eigenvalues(covariance), shape)
+        return self.assess(covariance, shape)[1]
 
-    def risk_of(self, values: Array, shape: ErrorDistribution | None = None) -> Risk:
-        """The same from eigenvalues (n, 3) of the covariances, the largest first."""
-        single, any_one = _exceedances(values, self.max_force_error, shape)
+    def assess(
+        self, covariance: Array, shape: ErrorDistribution | None = None
+    ) -> tuple[Spreads, Risk]:
+        """The same beside σ of atoms, for covariances that are known to be finite."""
+        found, single, any_one = _assess(covariance, self.max_force_error, shape)
         worst = int(single.argmax())
-        return Risk(float(single[worst]) if self.over_atoms == "max" else any_one, worst)
+        return found, Risk(float(single[worst]) if self.over_atoms == "max" else any_one, worst)
 
     def broken(self, risk: Risk, gap: Gap | None = None) -> bool:
         """Whether it is time to act."""
@@ -127,7 +129,7 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
     Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
     """
     _refuse_unknown(covariance)
-    return _exceedances(eigenvalues(covariance), error, shape)[0]
+    return _assess(covariance, error, shape)[1]
 
 
 def _refuse_unknown(covariance: Array) -> None:
@@ -138,17 +140,19 @@ def _refuse_unknown(covariance: Array) -> None:
         )
 
 
-def _exceedances(
-    values: Array, error: float, shape: ErrorDistribution | None
-) -> tuple[Array, float]:
-    """P(|e| > error) of atoms from eigenvalues (n, 3), the largest first: (n,); and of any one."""
+def _assess(
+    covariance: Array, error: float, shape: ErrorDistribution | None
+) -> tuple[Spreads, Array, float]:
+    """σ of atoms, P(|e| > error) of each one, (n,), and of any one."""
     if shape is None and compiled():
-        return _directions().exceedance(values, error, _NEGLIGIBLE)
-    single = _exceedance(values, error, shape)
-    return single, any_of(single)
+        return _directions().assess(covariance, error, _NEGLIGIBLE)
+    found = spreads(covariance)
+    single = _exceedance(found.eigenvalues, error, shape)
+    return found, single, any_of(single)
 
 
 def _exceedance(values: Array, error: float, shape: ErrorDistribution | None) -> Array:
+    """P(|e| > error) of atoms, (n,), from eigenvalues (n, 3), the largest first."""
     tail = gaussian_tail if shape is None else radial_tail(shape)
     grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
     values = values.clip(min=0.0)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from bayrace.core.outputs import Params
 from bayrace.train.settings import Event
+
+
+class StoppedError(Exception):
+    """Somebody has ended what only looks at structures, which has nothing to save."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,16 @@ class Callbacks:
     # The epoch, from 1, and the parameters themselves, not their average. A resumed run calls it
     # again, with the same parameters, for epochs that its checkpoint lacks.
     after_epoch: Callable[[int, Params], None] = lambda *_: None
+
+    def ending(self) -> Self:
+        """The same, but what reports progress is ended by a StoppedError once `stop` is true."""
+
+        def progress(done: int) -> None:
+            self.progress(done)
+            if self.stop():
+                raise StoppedError
+
+        return replace(self, progress=progress)
 
 
 NOBODY = Callbacks()

@@ -33,10 +33,11 @@ from bayrace.evaluate.evaluation import Evaluation, evaluate
 from bayrace.models.partial import LastLayerOnly
 from bayrace.posterior import POSTERIORS
 from bayrace.posterior.finish import refitted
-from bayrace.posterior.method import FitTask, Fitted
+from bayrace.posterior.method import FitTask, Fitted, PosteriorMethod
 from bayrace.posterior.point import Point
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks as Callbacks
+from bayrace.train.callbacks import StoppedError
 from bayrace.train.checkpoint import write_atomically
 from bayrace.train.join import leave
 from bayrace.train.loop import FitResult, fit
@@ -166,7 +167,7 @@ def _train_posterior(
     task = replace(task, params=fitted.params, folder=folder / method.name)
     if recorder is not None:
         return recorder.fit(task), fitted
-    posterior, tail = method.fit(task)
+    posterior, tail = _fitted(method, task)
     if posterior is None or (tail is not None and tail.reason == "interrupted"):
         return Point(fitted.params), replace(fitted, reason="interrupted")
     return posterior, fitted
@@ -201,6 +202,14 @@ def train_network(
             callbacks=replace(task.callbacks, after_epoch=after_epoch),
         )
     return result if part is None else replace(result, params=part.merged(result.params))
+
+
+def _fitted(method: PosteriorMethod, task: FitTask) -> Fitted:
+    """What a method makes of trained weights; no posterior if `stop` ended it."""
+    try:
+        return method.fit(replace(task, callbacks=task.callbacks.ending()))
+    except StoppedError:
+        return Fitted(None)
 
 
 def _both(found: Fitted) -> tuple[Posterior, FitResult]:
@@ -245,7 +254,7 @@ def fit_posterior(
         )
     weights = _mean_weights(potential, str(potential.device))
     task = fit_task(config, ready, weights, folder=folder, calls=callbacks or Callbacks())
-    posterior, tail = posterior_method(config).fit(replace(task, resume=resume))
+    posterior, tail = _fitted(posterior_method(config), replace(task, resume=resume))
     if posterior is None or (tail is not None and tail.reason == "interrupted"):
         return None
     fitted = replace(
