@@ -149,12 +149,15 @@ class Potential:
         vars(result)["model"] = self.model  # holds no weights, so it is built only once
         return result
 
-    def predict(self, structures: Any, *, stress: bool = False) -> Prediction:
+    def predict(
+        self, structures: Any, *, stress: bool = False, uncertainty: Uncertainty = "full"
+    ) -> Prediction:
         """Predictive moments of an `ase.Atoms`, a Frame, or a sequence of them, in their order.
 
-        Stress is nan for structures that are not periodic in all three directions.
+        Stress is nan for structures that are not periodic in all three directions. "energy" leaves
+        out the uncertainty of forces, which some posteriors pay dearly for, and "none" all of it.
         """
-        batches = self.predict_frames(_frames(structures), stress=stress)
+        batches = self.predict_frames(_frames(structures), stress=stress, uncertainty=uncertainty)
         return concatenate([prediction for _, prediction in batches])
 
     def predict_frames(
