@@ -230,10 +230,12 @@ def _by_coordinate(
     along = directions.reshape(3 * most, -1)
     if "strain" in leaves:
         unit = torch.eye(6, dtype=_REAL, device=owner.device).repeat(1, batch.n_structures)
-        along = torch.block_diag(along, unit)
+        blocks = (along, along.new_zeros(len(along), unit.shape[1]))
+        below = (unit.new_zeros(6, along.shape[1]), unit)
+        along = torch.cat([torch.cat(blocks, dim=1), torch.cat(below, dim=1)])
     rows = _along(hidden, leaves, batch, along, at_once=at_once)  # (3 most + 6, S, D)
     rows = rows if factor is None else rows @ factor.double()
-    forces = rows[: 3 * most].unflatten(0, (most, 3))[place, :, owner].permute(2, 0, 1)
+    forces = rows[: 3 * most].reshape(most, 3, *rows.shape[1:])[place, :, owner].permute(2, 0, 1)
     if "strain" not in leaves:
         return FeatureDerivatives(forces, None)
     stress = rows[3 * most :].permute(2, 1, 0)
