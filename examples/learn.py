@@ -12,6 +12,7 @@ import bayrace
 from bayrace.config.active import TuneConfig
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.write import write_frames
+from bayrace.evaluate.evaluation import evaluate
 from bayrace.label.oracles.xtb import Gfn2
 from bayrace.select.select import select
 from bayrace.workflow.tune import train_from
@@ -22,7 +23,7 @@ def main(folder: Path, *, budget: int = 20, epochs: int = 10) -> bayrace.Potenti
     potential = bayrace.Potential.load(model)
     pool = embedded_frames("ethanol-hot")
     chosen = select(potential, pool, by="variance", budget=budget)
-    print("\n".join(chosen.why[:3]))
+    print("\n".join(["chosen first, and why:", *chosen.why[:3]]))
     labelled = [Gfn2().label(pool[place]) for place in chosen.indices]
     write_frames(folder / "labelled.traj", labelled)
     tuned = train_from(
@@ -33,6 +34,10 @@ def main(folder: Path, *, budget: int = 20, epochs: int = 10) -> bayrace.Potenti
     )
     assert tuned is not None
     tuned.save(folder / "further.bayrace")
+    others = [frame for place, frame in enumerate(pool) if place not in set(chosen.indices)]
+    for name, each in (("before", potential), ("after", tuned)):
+        errors = evaluate(each, others, name=name).forces.error  # eV/Å
+        print(f"{name}: {1000 * abs(errors).mean():.0f} meV/Å, mean error of the other forces")
     return tuned
 
 

@@ -37,7 +37,9 @@ def main(folder: Path, *, weights: str = "7net-0", frames: int = 40) -> bayrace.
         atoms = bulk("NaCl", "rocksalt", 5.64, cubic=True)
         atoms.rattle(rattle, seed=99)
         energy = potential.predict(atoms).energy
-        print(f"rattled by {rattle} Å: σ_E = {float(energy.std[0]):.3f} eV")
+        atoms.calc = calculator
+        error = abs(float(energy.mean[0]) - float(atoms.get_potential_energy()))
+        print(f"rattled by {rattle} Å: σ_E = {float(energy.std[0]):.3f} eV, error {error:.3f} eV")
     return potential
 
 

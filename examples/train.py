@@ -10,7 +10,6 @@ from pathlib import Path
 
 import bayrace
 from bayrace.data.embedded import embedded_frames
-from bayrace.data.frame import frame_to_atoms
 from bayrace.data.write import write_frames
 
 
@@ -25,9 +24,10 @@ def main(folder: Path, *, frames: int = 400, epochs: int = 30) -> bayrace.Potent
     }
     potential = bayrace.train(config, overwrite=True)
     for name in ("ethanol-test", "ethanol-hot"):
-        atoms = frame_to_atoms(embedded_frames(name)[0])
-        energy = potential.predict(atoms).energy
-        print(f"{name}: {float(energy.mean[0]):.3f} ± {float(energy.std[0]):.3f} eV")
+        frame = embedded_frames(name)[0]  # an ase.Atoms does as well
+        energy = potential.predict(frame).energy
+        print(f"{name}: {float(energy.mean[0]):.3f} ± {float(energy.std[0]):.3f} eV", end="")
+        print(f", and {frame.energy:.3f} eV by the method that labelled it")
     return potential
 
 

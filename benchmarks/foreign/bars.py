@@ -3,6 +3,7 @@
 python benchmarks/foreign/bars.py                   # both networks; --networks 7net-0 for one
 python benchmarks/foreign/bars.py --materials NaCl  # one material alone
 python benchmarks/foreign/bars.py --structures 8    # to see whether it runs
+python benchmarks/foreign/bars.py --posterior llpr --energies  # whose σ of forces is slow
 
 Needs pip install 'bayrace[sevennet,chgnet]', whose wheels hold the weights; nothing is fetched.
 Each network is adopted for eight-atom cells of salt and silicon, rattled by 0.02 to 0.12 Å and
@@ -12,7 +13,7 @@ strained by 1.5 %, that the other network has labelled. Printed are
 - the share of new structures of the same kind in their 90 % intervals (bar: 85 to 95 %);
 - the AUROC of σ between those structures and ones rattled by 0.25 to 0.35 Å (bar: 0.95);
 - medians of σ against the rattle, of the errors beside them, and the rattle from which on each
-  rises: inside the data, σ has to follow the errors;
+  rises: inside the data, σ has to follow the errors (`--energies`: of energies alone);
 - where dynamics at 300 K and at 6000 K end, by `bayrace md` with its default rule.
 """
 
@@ -38,6 +39,7 @@ from typer.testing import CliRunner
 
 import bayrace
 from bayrace.cli.main import app
+from bayrace.core.prediction import Prediction
 from bayrace.evaluate.metrics.ood import auroc
 from bayrace.potential.potential import Potential
 
@@ -54,6 +56,9 @@ def main() -> None:
     parser.add_argument("--materials", nargs="+", choices=LATTICES, default=list(LATTICES))
     parser.add_argument("--structures", type=int, default=60, help="of each material and part")
     parser.add_argument("--posterior", default="distance")
+    parser.add_argument(
+        "--energies", action="store_true", help="σ of energies alone, not of forces"
+    )
     parser.add_argument("--set", action="append", default=[], help="key=value for bayrace adopt")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of other packages
@@ -62,7 +67,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="bayrace-foreign-") as folder:
             changes = [f"--set={each}" for each in options.set]
             adopting = ["--posterior", options.posterior, *changes]
-            trial = Trial(network, tuple(options.materials), options.structures, Path(folder))
+            materials, count = tuple(options.materials), options.structures
+            trial = Trial(network, materials, count, Path(folder), not options.energies)
             measure(trial, adopting)
 
 
@@ -74,6 +80,7 @@ class Trial:
     materials: tuple[str, ...]
     count: int  # structures of each material and part
     folder: Path
+    forces: bool  # whether their σ is looked at
 
     def cells(self, amplitudes: tuple[float, float], count: int, *, seed: int) -> Iterator[Atoms]:
         """So many cells of each material."""
@@ -97,10 +104,11 @@ def measure(trial: Trial, adopting: Sequence[str]) -> None:
     potential = Potential.load(folder / "adopted.bayrace")
     print_reproduction(trial, potential)
     test, far = (ase.io.read(folder / f"{part}.xyz", ":") for part in ("test", "far"))
-    print_intervals(potential, test)
-    print_detection(potential, test, far)
+    near = predicted(trial, potential, test)
+    print_intervals(near, test)
+    print_detection(trial, near, predicted(trial, potential, far))
     for material in trial.materials:
-        print_rise(potential, material, labels, count=max(4, count // 6))
+        print_rise(trial, potential, material, labels)
         print_dynamics(trial, material)
 
 
@@ -139,9 +147,12 @@ def print_reproduction(trial: Trial, potential: Potential) -> None:
     print(f"  its own energies to {max(energies):.1e} eV/atom, forces to {max(forces):.1e} eV/Å")
 
 
-def print_intervals(potential: Potential, test: Sequence[Atoms]) -> None:
+def predicted(trial: Trial, potential: Potential, images: Sequence[Atoms]) -> Prediction:
+    return potential.predict(images, uncertainty="full" if trial.forces else "energy")
+
+
+def print_intervals(found: Prediction, test: Sequence[Atoms]) -> None:
     """Labels in their 90 % intervals, of all and of each material."""
-    found = potential.predict(test)
     low, high = found.energy.interval(0.9)
     labels = torch.tensor([atoms.get_potential_energy() for atoms in test])
     inside = ((labels >= low) & (labels <= high)).numpy()
@@ -155,33 +166,36 @@ def print_intervals(potential: Potential, test: Sequence[Atoms]) -> None:
     )
 
 
-def print_detection(potential: Potential, test: Sequence[Atoms], far: Sequence[Atoms]) -> None:
+def print_detection(trial: Trial, near: Prediction, far: Prediction) -> None:
     """How well σ tells structures like the data from far ones."""
-    near, away = potential.predict(test), potential.predict(far)
-    energy = auroc(near.energy.std.numpy(), away.energy.std.numpy())
-    force = auroc(worst(near).numpy(), worst(away).numpy())
-    print(f"  AUROC of the far ones: by σ of energy {energy:.3f}, of force {force:.3f}")
+    said = f"by σ of energy {auroc(near.energy.std.numpy(), far.energy.std.numpy()):.3f}"
+    if trial.forces:
+        said += f", of force {auroc(worst(near).numpy(), worst(far).numpy()):.3f}"
+    print(f"  AUROC of the far ones: {said}", flush=True)
 
 
-def print_rise(potential: Potential, material: str, labels: Any, *, count: int) -> None:
+def print_rise(trial: Trial, potential: Potential, material: str, labels: Any) -> None:
     """Medians of σ against the rattle, and of the errors beside it."""
     rows = []
+    count = max(4, trial.count // 6)
     for rattle in RATTLES:
         images = [labelled(crystal(material, rattle, seed=k), labels) for k in range(count)]
-        found = potential.predict(images)
+        found = predicted(trial, potential, images)
         truth = torch.tensor([atoms.get_potential_energy() for atoms in images])
         pulled = torch.tensor(np.concatenate([atoms.get_forces() for atoms in images]))
         error = (found.energy.mean - truth).abs()
         lengths = (found.forces.mean - pulled).norm(dim=-1).reshape(-1, 8).amax(1)
-        columns = (found.energy.std, error, worst(found), lengths)
-        rows.append([1000 * float(column.median()) for column in columns])
-    print(f"  {material}: rattle, Å: σ_E, error, meV; σ_F and error of the worst atom, meV/Å")
+        columns = {"σ_E": found.energy.std, "error of the energy": error}
+        if trial.forces:
+            columns |= {"σ_F": worst(found), "error of the force": lengths}
+        rows.append([1000 * float(column.median()) for column in columns.values()])
+    forces = "; σ_F and error of the worst atom, meV/Å" if trial.forces else ""
+    print(f"  {material}: rattle, Å: σ_E, error, meV{forces}")
     for rattle, row in zip(RATTLES, rows, strict=True):
-        print("    {:.2f}: {:.0f} {:.0f}; {:.0f} {:.0f}".format(rattle, *row))
-    names = ("σ_E", "error of the energy", "σ_F", "error of the force")
+        print(f"    {rattle:.2f}: {' '.join(f'{value:.0f}' for value in row)}")
     found_from = [
         f"{name} {rises_from(column):.2f}"
-        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        for name, column in zip(columns, zip(*rows, strict=True), strict=True)
     ]
     print(f"    rises from, Å: {', '.join(found_from)}", flush=True)
 
@@ -194,7 +208,7 @@ def rises_from(values: Sequence[float]) -> float:
     return RATTLES[place]
 
 
-def worst(prediction: Any) -> torch.Tensor:
+def worst(prediction: Prediction) -> torch.Tensor:
     """σ of the force on the worst atom of cells of eight."""
     level: torch.Tensor = prediction.forces.level
     return level.reshape(-1, 8).amax(1)

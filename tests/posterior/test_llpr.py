@@ -18,6 +18,7 @@ from bayrace.models.noise import Lambdas, NoiseSpec
 from bayrace.models.pair import PairModel
 from bayrace.models.race.network import Race
 from bayrace.posterior.gaussian.last_layer import (
+    _coordinate_passes,
     feature_derivatives,
     last_layer_places,
     projected_derivatives,
@@ -329,6 +330,48 @@ def test_random_sums_of_forces_are_unbiased(rows: int) -> None:
     assert error.abs().max() < 4.5  # standard errors, of 78 numbers
     again = forces_gram(NOISY, params, data, rows=rows, seed=7)
     assert torch.equal(again, draws[7])
+
+
+def test_as_many_rows_as_forces_are_the_forces_themselves() -> None:
+    frames = noisy(3, start=0)
+    data, params = dataset(frames, NOISY), noisy_truth()
+    components = 3 * max(len(frame.numbers) for frame in frames)
+    exact = forces_gram(NOISY, params, data, rows=None, seed=0)
+    torch.testing.assert_close(
+        forces_gram(NOISY, params, data, rows=3 * components, seed=1), exact, rtol=1e-12, atol=0
+    )
+    fewer = forces_gram(NOISY, params, data, rows=3 * (components - 1), seed=1)
+    assert (fewer - exact).abs().max() / exact.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 1), (12, 3, 1)])  # fewer coordinates than features; more
+def test_derivatives_by_coordinates_or_features_are_those_of_any_weights(
+    sizes: tuple[int, ...],
+) -> None:
+    """F = (-∂φ/∂x) · w whatever w is, for structures of several sizes, one without a stress."""
+    model = Race(small_spec(ELEMENTS, readout_hidden=16))
+    params = model.init(3, dtype=torch.float64)
+    frames = [random_frame(ELEMENTS, n, seed=n, cell=np.eye(3) * 5.0) for n in sizes[:2]]
+    frames.append(random_frame(ELEMENTS, sizes[2], seed=9))
+    batch = graph_of(model, *frames)
+    width = model.last_layer(params).numel()
+    assert (_coordinate_passes(batch, stress=True) < width) == (max(sizes) < 12)
+    random = torch.Generator().manual_seed(0)
+    factor = torch.randn(width, width, generator=random, dtype=torch.float64)
+    slopes = feature_derivatives(model, params, batch, stress=True)
+    turned = feature_derivatives(model, params, batch, factor=factor, stress=True)
+    assert slopes.stress is not None
+    assert turned.stress is not None
+    assert slopes.stress[:, 2].isnan().all()
+    for k in range(3):
+        changed = model.with_last_layer(params, factor[:, k])
+        outputs = evaluate(model, changed, batch, stress=True)
+        forces = torch.einsum("dni,d->ni", slopes.forces, factor[:, k])
+        torch.testing.assert_close(forces, outputs.forces)
+        torch.testing.assert_close(turned.forces[k], outputs.forces)
+        stress = torch.einsum("dsi,d->si", slopes.stress, factor[:, k])
+        torch.testing.assert_close(stress, outputs.stress, equal_nan=True)
+        torch.testing.assert_close(turned.stress[k], outputs.stress, equal_nan=True)
 
 
 @pytest.mark.parametrize("count", [3, 40])  # fewer and more than there are features

@@ -149,12 +149,14 @@ class Potential:
         vars(result)["model"] = self.model  # holds no weights, so it is built only once
         return result
 
-    def predict(self, structures: Any, *, stress: bool = False) -> Prediction:
+    def predict(
+        self, structures: Any, *, stress: bool = False, uncertainty: Uncertainty = "full"
+    ) -> Prediction:
         """Predictive moments of an `ase.Atoms`, a Frame, or a sequence of them, in their order.
 
-        Stress is nan for structures that are not periodic in all three directions.
+        Stress is nan where not all directions are periodic. "energy" spares forces their variances.
         """
-        batches = self.predict_frames(_frames(structures), stress=stress)
+        batches = self.predict_frames(_frames(structures), stress=stress, uncertainty=uncertainty)
         return concatenate([prediction for _, prediction in batches])
 
     def predict_frames(
@@ -169,8 +171,7 @@ class Potential:
     ) -> Iterator[tuple[list[Frame], Prediction]]:
         """Predict any number of frames in bounded memory, a batch of consecutive ones at a time.
 
-        See `bayrace.predict.predict.predict_frames`; `calibrated=False` leaves the variances as the
-        posterior has them.
+        `calibrated=False` leaves the variances as the posterior has them.
         """
         for group, prediction in predict_frames(
             self.predictive,
@@ -203,9 +204,8 @@ class Potential:
         self, prediction: Prediction, uncertainty: Uncertainty, periodic: Tensor
     ) -> Prediction:
         """The prediction, if it consists of numbers."""
-        forces = self.target.is_energy
         return refuse_not_finite(
-            prediction, uncertainty=uncertainty, periodic=periodic, forces=forces
+            prediction, uncertainty=uncertainty, periodic=periodic, forces=self.target.is_energy
         )
 
     def _finished(

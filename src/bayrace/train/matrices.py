@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from bayrace.core.outputs import Params
+from bayrace.train import adam
+from bayrace.train.adam import AdamSettings
 
 SMALLEST = 8
 
@@ -51,6 +53,24 @@ def together(values: Sequence[Tensor]) -> Tensor:
     if joined.ndim == 4 and joined.shape[1] >= SMALLEST:
         return joined.flatten(1, 2)
     return joined.flatten(0, -3)
+
+
+def move_others(
+    settings: AdamSettings,
+    params: Params,
+    grads: Sequence[Tensor],
+    state: dict[str, Tensor],
+    *,
+    lr: float,
+) -> tuple[dict[str, list[str]], Params]:
+    """A step of Adam for all but the matrices; names of those by shape, and gradients by name.
+
+    `grads` follow the order of `params`; parameters and state move in place.
+    """
+    stacks, others = parted(params)
+    slopes = dict(zip(params, grads, strict=True))
+    adam.update(settings, others, [slopes[name] for name in others], state, lr=lr)
+    return stacks, slopes
 
 
 @torch.no_grad()

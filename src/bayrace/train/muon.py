@@ -29,7 +29,7 @@ from bayrace.nn import newton_schulz
 from bayrace.nn.newton_schulz import Rates, Stack
 from bayrace.train import adam
 from bayrace.train.adam import AdamSettings
-from bayrace.train.matrices import move, parted, stacked, together
+from bayrace.train.matrices import move, move_others, parted, stacked, together
 
 _RMS = 0.2  # of an update, in units of the learning rate
 _FASTER = 5.0  # the most that a short training multiplies the learning rate by
@@ -90,9 +90,7 @@ def update(
     lr: float,
 ) -> None:
     """Move parameters and state in place; `grads` follow the order of `params`."""
-    stacks, others = parted(params)
-    slopes = dict(zip(params, grads, strict=True))
-    adam.update(settings.adam, others, [slopes[name] for name in others], state, lr=lr)
+    stacks, slopes = move_others(settings.adam, params, grads, state, lr=lr)
     every = [
         Stack(
             [params[name] for name in names],

@@ -19,7 +19,7 @@ from torch import Tensor
 from bayrace.core.outputs import Params
 from bayrace.train import adam
 from bayrace.train.adam import AdamSettings
-from bayrace.train.matrices import move, parted, stacked
+from bayrace.train.matrices import move, move_others, parted, stacked
 
 LONGEST = 128  # rows or columns of a side with a basis of its own
 EVERY = 10  # steps between two turns of the bases
@@ -69,9 +69,7 @@ def update(
     lr: float,
 ) -> None:
     """Move parameters and state in place; `grads` follow the order of `params`."""
-    stacks, others = parted(params)
-    slopes = dict(zip(params, grads, strict=True))
-    adam.update(settings.adam, others, [slopes[name] for name in others], state, lr=lr)
+    stacks, slopes = move_others(settings.adam, params, grads, state, lr=lr)
     count = int(state["count"])
     for turn, (shape, names) in enumerate(stacks.items()):
         slope = stacked(names, slopes)

@@ -49,8 +49,12 @@ VALID = 0.3
 
 _log = logging.getLogger(__name__)
 _HELD_OUT = 0.25  # of the first part, for the scales of the posterior
-_SLOW = {"power": 1.0, "energy_power": 1.0, "regularisation": 0.01}
-"""`distance`: errors of networks that were trained on everything grow slowly outside these data."""
+_ADOPTED = {
+    # errors of networks that were trained on everything grow slowly outside these data
+    "distance": {"power": 1.0, "energy_power": 1.0, "regularisation": 0.01},
+    # errors at home do not tell how far abroad is: the least ς above the rounding of features
+    "llpr": {"regularisation": 1e-14},
+}
 _EDGES = 10_000  # of a batch
 _LEAST = 8  # structures of the first part
 _WORTH = 4.0  # a shift is fitted where it makes the mean square error so many times smaller
@@ -107,7 +111,7 @@ def adoption_config(
         raise ConfigError(f"posterior={posterior!r}: without training there are {', '.join(able)}")
     raw: dict[str, Any] = {
         "data": {"train": _paths(data), "valid": valid if _counts(valid) else _paths(valid)},
-        "posterior": {"kind": posterior, "distance": _SLOW},
+        "posterior": {"kind": posterior, **_ADOPTED},
         "loss": {
             "kind": "mse",
             "forces": 0.0,

@@ -146,18 +146,18 @@ def feature_derivatives(
     factor: Tensor | None = None,
     stress: bool = False,
 ) -> FeatureDerivatives:
-    """Forces and stresses of the features, or of the combinations φ · A by a `factor` A (D, K)."""
+    """Forces and stresses of the features, or of the combinations φ · A by a `factor` A (D, K).
+
+    By a backward pass for each of them, or, where that is quicker, for each coordinate of an atom.
+    """
     with torch.enable_grad():
-        positions = batch.positions.detach().requires_grad_()
-        moved, leaves = replace(batch, positions=positions), {"positions": positions}
-        if stress:
-            leaves["strain"] = torch.zeros_like(batch.cell, requires_grad=True)
-            moved = strained(moved, leaves["strain"])
-        detached = {name: value.detach() for name, value in params.items()}
-        hidden = _hidden(model.energy(detached, moved).last_features)
+        hidden, leaves = _features_of(model, params, batch, stress=stress)
+        columns = hidden.shape[-1] if factor is None else factor.shape[1]
+        each = rows_at_once(model)
+        if _coordinate_passes(batch, stress=stress) < columns:
+            return _by_coordinate(hidden, leaves, batch, factor=factor, at_once=each)
         features = hidden if factor is None else hidden @ factor.to(hidden)
         total = features.sum(0)  # structures do not see each other, so neither do their derivatives
-        each = rows_at_once(model)
         rows = list(jacobian(total, leaves, torch.eye(len(total)), at_once=each))
     forces = -torch.cat([row["positions"] for row in rows]).double()
     if not stress:
@@ -178,30 +178,85 @@ def projected_derivatives(
 
     With `stress` along directions (K, S, 6) of the stress, Voigt components. Differentiates twice,
     which costs a pass per direction, however many features there are; where there are no more
-    features than directions, once by each feature.
+    features or coordinates than directions, once by each of those.
     """
-    if model.last_layer(params).numel() <= len(directions):
+    exact = min(model.last_layer(params).numel(), _coordinate_passes(batch, stress=stress))
+    if exact <= _PASS * len(directions):
         slopes = feature_derivatives(model, params, batch, stress=stress)
         if slopes.stress is not None:
             return torch.einsum("dsv,ksv->ksd", slopes.stress, directions)
         along = torch.einsum("dni,kni->nkd", slopes.forces, directions)
         return batch.summed(along).transpose(0, 1)
     with torch.enable_grad():
-        positions = batch.positions.detach().requires_grad_()
-        moved, leaf = replace(batch, positions=positions), positions
-        if stress:
-            leaf = torch.zeros_like(batch.cell, requires_grad=True)
-            moved = strained(moved, leaf)
-        detached = {name: value.detach() for name, value in params.items()}
-        hidden = _hidden(model.energy(detached, moved).last_features)
-        # the slope of φ · u is linear in u, and its derivative by u is that of the features
-        weights = hidden.new_zeros(batch.n_structures, hidden.shape[-1]).requires_grad_()
-        energy = (hidden * weights[batch.structure_index]).sum()
-        (slope,) = torch.autograd.grad(energy, leaf, create_graph=True)
-        values = voigt_stress(slope, batch) if stress else -slope
-        along, each = directions.flatten(1), rows_at_once(model)
-        rows = jacobian(values.flatten(), {"weights": weights}, along, at_once=each)
-        return torch.cat([row["weights"].double() for row in rows])
+        hidden, leaves = _features_of(model, params, batch, stress=stress)
+        each = rows_at_once(model)
+        wanted = "strain" if stress else "positions"
+        return _along(hidden, {wanted: leaves[wanted]}, batch, directions.flatten(1), at_once=each)
+
+
+_PASS = 1.5  # what a pass costs that differentiates a second time, over one that does so once
+
+
+def _coordinate_passes(batch: GraphBatch, *, stress: bool) -> float:
+    """What derivatives by every coordinate cost, in backward passes of a feature."""
+    return _PASS * (3 * int(batch.atom_counts().max()) + (6 if stress else 0))
+
+
+def _features_of(
+    model: Model, params: Params, batch: GraphBatch, *, stress: bool
+) -> tuple[Tensor, Params]:
+    """Features of atoms (N, D), and the positions and strain that they are differentiated by."""
+    positions = batch.positions.detach().requires_grad_()
+    moved, leaves = replace(batch, positions=positions), {"positions": positions}
+    if stress:
+        leaves["strain"] = torch.zeros_like(batch.cell, requires_grad=True)
+        moved = strained(moved, leaves["strain"])
+    detached = {name: value.detach() for name, value in params.items()}
+    return _hidden(model.energy(detached, moved).last_features), leaves
+
+
+def _by_coordinate(
+    hidden: Tensor, leaves: Params, batch: GraphBatch, *, factor: Tensor | None, at_once: int
+) -> FeatureDerivatives:
+    """By the first atoms of all structures at once, then the second ones, and so on."""
+    owner, most = batch.structure_index, int(batch.atom_counts().max())
+    order = torch.argsort(owner, stable=True)
+    first = batch.atom_counts().cumsum(0) - batch.atom_counts()
+    place = torch.empty_like(owner)  # (N,) of an atom in its structure
+    place[order] = torch.arange(len(owner), device=owner.device) - first[owner[order]]
+    atoms = torch.arange(len(owner), device=owner.device)
+    directions = torch.zeros(most, 3, batch.n_atoms, 3, dtype=_REAL, device=owner.device)
+    directions[place, :, atoms] = torch.eye(3, dtype=_REAL, device=owner.device)
+    along = directions.reshape(3 * most, -1)
+    if "strain" in leaves:
+        unit = torch.eye(6, dtype=_REAL, device=owner.device).repeat(1, batch.n_structures)
+        blocks = (along, along.new_zeros(len(along), unit.shape[1]))
+        below = (unit.new_zeros(6, along.shape[1]), unit)
+        along = torch.cat([torch.cat(blocks, dim=1), torch.cat(below, dim=1)])
+    rows = _along(hidden, leaves, batch, along, at_once=at_once)  # (3 most + 6, S, D)
+    rows = rows if factor is None else rows @ factor.double()
+    forces = rows[: 3 * most].reshape(most, 3, *rows.shape[1:])[place, :, owner].permute(2, 0, 1)
+    if "strain" not in leaves:
+        return FeatureDerivatives(forces, None)
+    stress = rows[3 * most :].permute(2, 1, 0)
+    missing = batch.volume.isnan()[None, :, None]
+    return FeatureDerivatives(forces, stress.masked_fill(missing, torch.nan))
+
+
+def _along(
+    hidden: Tensor, leaves: Params, batch: GraphBatch, directions: Tensor, *, at_once: int
+) -> Tensor:
+    """Features' derivatives by the leaves, forces before stress, along directions: (K, S, D)."""
+    # the slope of φ · u is linear in u, and its derivative by u is that of the features
+    weights = hidden.new_zeros(batch.n_structures, hidden.shape[-1]).requires_grad_()
+    energy = (hidden * weights[batch.structure_index]).sum()
+    slopes = torch.autograd.grad(energy, list(leaves.values()), create_graph=True)
+    values = [
+        voigt_stress(slope, batch).flatten() if name == "strain" else -slope.flatten()
+        for name, slope in zip(leaves, slopes, strict=True)
+    ]
+    rows = jacobian(torch.cat(values), {"weights": weights}, directions, at_once=at_once)
+    return torch.cat([row["weights"].double() for row in rows])
 
 
 def last_layer_spread(

@@ -123,7 +123,8 @@ def forces_gram(
 
     A sum of a structure's rows with random signs r = Σ ± ∂φ has ⟨r rᵀ⟩ = Σ ∂φ ∂φᵀ, so about `rows`
     such sums are an unbiased estimate. They are shared evenly by the structures, or by some of them
-    at random where there are more structures. `progress` hears the share of structures done.
+    at random where there are more structures; where a share is as many as a structure has
+    components, these are taken themselves. `progress` hears the share of structures done.
     """
     frames = [index for index, frame in enumerate(data.frames) if frame.forces is not None]
     random = torch.Generator().manual_seed(seed)
@@ -136,7 +137,7 @@ def forces_gram(
     for batch, labels in edge_batches(data, like=params, edges=_EDGES, chosen=chosen):
         known = ~labels.forces.isnan()
         for part in _gram_rows(model, params, batch, known, each, random):
-            total = total + part.T @ part / max(each, 1)
+            total = total + part.T @ part
         done += batch.n_structures
         progress(done * len(data) // len(chosen))
     if not isinstance(total, Tensor):
@@ -152,14 +153,14 @@ def _gram_rows(
     each: int,
     random: torch.Generator,
 ) -> Iterator[Tensor]:
-    """Rows (n, D): every labelled component, or `each` sums with random signs."""
-    if not each:
+    """Rows (n, D): every labelled component, or `each` sums with random signs over √each."""
+    if not each or each >= 3 * int(batch.atom_counts().max()):
         slopes = feature_derivatives(model, params, batch).forces.permute(1, 2, 0)
         yield slopes[known]
         return
     drawn = torch.randint(2, (each, *known.shape), generator=random, dtype=_REAL)
     signs = (2 * drawn - 1).to(known.device) * known
-    yield projected_derivatives(model, params, batch, signs).flatten(0, 1)
+    yield projected_derivatives(model, params, batch, signs).flatten(0, 1) / each**0.5
 
 
 def _single_atoms(batch: GraphBatch, labels: Labels, count: int, random: torch.Generator) -> Tensor:
