@@ -15,6 +15,7 @@ import torch
 from bayrace import Potential
 from bayrace.models.race import pretrained
 from bayrace.models.race.start import SCALARS
+from bayrace.models.race.stored_spec import ORGANIC
 
 METHOD = "GFN1-xTB"
 
@@ -35,7 +36,7 @@ def main() -> None:
             kept[name] = value
     halves = {name: value.to(torch.float16).contiguous() for name, value in kept.items()}
     about = {"spec": potential.spec.to_json(), "molecules": options.molecules, "method": METHOD}
-    path = Path(pretrained.__file__).with_name(f"{pretrained.NAME}.safetensors")
+    path = Path(pretrained.__file__).with_name(f"{ORGANIC}.safetensors")
     safetensors.torch.save_file(halves, path, metadata={"about": json.dumps(about)})
     print(path, path.stat().st_size, "bytes")
 

@@ -68,7 +68,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
 
         known = pretrained()
         out.print(
-            f"start  weights pretrained on {known.molecules} other molecules by {known.method} "
+            f"start  weights pretrained on {known.molecules} small molecules by {known.method} "
             "(model.start: random draws them instead)"
         )
     out.print(f"run    {escape(config.output)}")

@@ -32,8 +32,8 @@ from bayrace.models.derivatives import evaluate
 from bayrace.models.race.options import Architecture
 from bayrace.models.race.spec import RaceSpec
 from bayrace.models.race.start import SCALARS
+from bayrace.models.race.stored_spec import ORGANIC
 
-NAME = "organic"
 LARGEST_MISS = 0.5  # of the forces: weights that explain less than this of them are no help
 _LOOK = 100  # structures that tell so
 _DECIMALS = 6  # of fitted energies, eV: the same for any number of threads
@@ -50,6 +50,10 @@ class Pretrained(NamedTuple):
     molecules: int
     method: str  # of its labels
 
+    def rows(self, elements: Sequence[int]) -> list[int]:
+        """Where some elements stand among its own."""
+        return [self.spec.elements.index(number) for number in elements]
+
 
 class Seen(NamedTuple):
     """Energies and forces of some structures; nan where unknown."""
@@ -61,7 +65,7 @@ class Seen(NamedTuple):
 @cache
 def pretrained() -> Pretrained:
     """The weights in the package."""
-    data = resources.files("bayrace.models.race").joinpath(f"{NAME}.safetensors").read_bytes()
+    data = resources.files("bayrace.models.race").joinpath(f"{ORGANIC}.safetensors").read_bytes()
     size = int.from_bytes(data[:8], "little")
     about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["about"])
     params = {name: value.float() for name, value in safetensors.torch.load(data).items()}
@@ -109,9 +113,9 @@ def _begun(spec: RaceSpec, train: Dataset) -> tuple[RaceSpec, float]:
     own = pretrained().spec
     start = replace(
         spec,
-        pretrained=NAME,
+        pretrained=ORGANIC,
         mean_neighbours=own.mean_neighbours,
-        shortest=_shortest(own, spec) if spec.shortest else (),
+        shortest=_shortest(spec) if spec.shortest else (),
         shift=(0.0,) * len(spec.elements),
     )
     wanted = min(_LOOK, max(1, int(_MOST_EDGES / train.edges.mean())))
@@ -151,7 +155,7 @@ def overlaid(spec: RaceSpec, drawn: Mapping[str, Tensor]) -> Params:
     if not spec.pretrained:
         return dict(drawn)
     own = pretrained()
-    rows = torch.tensor([own.spec.elements.index(number) for number in spec.elements])
+    rows = own.rows(spec.elements)
     params = dict(drawn)
     for name, stored in own.params.items():
         if name not in drawn:
@@ -166,10 +170,11 @@ def overlaid(spec: RaceSpec, drawn: Mapping[str, Tensor]) -> Params:
     return params
 
 
-def _shortest(own: RaceSpec, spec: RaceSpec) -> tuple[tuple[float, ...], ...]:
-    """Å, (Z, Z): the shorter of two distances that are known."""
-    rows = [own.elements.index(number) for number in spec.elements]
-    known, measured = np.array(own.shortest)[np.ix_(rows, rows)], np.array(spec.shortest)
+def _shortest(spec: RaceSpec) -> tuple[tuple[float, ...], ...]:
+    """Å, (Z, Z): the shorter of two distances, of these data and of the pretraining's."""
+    own = pretrained()
+    rows = own.rows(spec.elements)
+    known, measured = np.array(own.spec.shortest)[np.ix_(rows, rows)], np.array(spec.shortest)
     both = np.where(known * measured > 0, np.minimum(known, measured), known + measured)
     return tuple(map(tuple, both.tolist()))
 

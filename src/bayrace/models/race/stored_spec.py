@@ -9,6 +9,7 @@ from typing import Any
 from bayrace.nn.irreps import parse_irreps
 
 MOST_CHANNELS = 4096
+ORGANIC = "organic"  # name of the weights in the package
 _HEAVIEST = 118  # atomic number
 _MOST_DEGREE = 9
 _NUMBERS: dict[str, tuple[int, int]] = {  # smallest and largest
@@ -23,7 +24,7 @@ _NUMBERS: dict[str, tuple[int, int]] = {  # smallest and largest
 _CHOICES: dict[str, tuple[str, ...]] = {
     "neighbour_norm": ("sqrt", "mean"),
     "activation": ("identity", "relu"),
-    "pretrained": ("", "organic"),
+    "pretrained": ("", ORGANIC),
 }
 _NOISE: dict[str, tuple[str, ...]] = {
     "kind": ("none", "energy", "joint", "shallow"),
