@@ -38,9 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path, help="Folder with mlearn/Si_mlearn.xyz.")
     parser.add_argument("output", type=Path)
+    parser.add_argument("--element", choices=["Si", "Ge"], default="Si")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
-    found = groups(read(options.data / "mlearn" / "Si_mlearn.xyz", ":"))
+    found = groups(read(options.data / "mlearn" / f"{options.element}_mlearn.xyz", ":"))
     melt = found.pop("melt")
     order = np.random.default_rng(0).permutation(len(melt)).tolist()
     start = 0
