@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -36,11 +36,13 @@ QUALITY_OF_MODELS = (
     *("E CE\nknown", "F CE\nknown", "E CE\nunknown", "F CE\nunknown"),
 )
 WORTH_OF_MODELS = (
-    *("AUROC\nE", "AUROC\nF", "epistemic\nE", "epistemic\nF"),
+    *("AUROC\nE", "AUROC\nF", "epistemic\nE", "epistemic\nF", "novelty"),
     *("score", "time", "time,\nσ of E only", "memory"),
 )
-SCORES = ("energy_total", "forces_mean_total", "energy_epistemic", "forces_mean_epistemic")
-Score = Literal["energy_total", "forces_mean_total", "energy_epistemic", "forces_mean_epistemic"]
+Score = Literal[
+    "energy_total", "forces_mean_total", "energy_epistemic", "forces_mean_epistemic", "novelty"
+]
+SCORES: tuple[Score, ...] = get_args(Score)
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +67,8 @@ def compare(
     score: Annotated[
         Score,
         typer.Option(
-            help="σ whose AUROC enters the score: of energy or forces, total or epistemic."
+            help="What tells unknown structures in the score, by its AUROC: σ of energy or forces, "
+            "total or epistemic, or the novelty of the structure."
         ),
     ] = "energy_total",
     timed: Annotated[int, typer.Option(min=1, help="Structures in the batch that is timed.")] = 16,
@@ -185,7 +188,8 @@ def tables(contenders: Sequence[Contender], *, normalise: bool, score: Score) ->
         _models(
             WORTH_OF_MODELS,
             {each.name: _worth_row(each, scores[each.name]) for each in contenders},
-            caption=f"AUROC of total and of epistemic σ; time, memory: relative to {first.name}\n"
+            caption="AUROC of total and of epistemic σ, and of novelty; "
+            f"time, memory: relative to {first.name}\n"
             f"score: less is better, with the AUROC of {score} and CE {how}",
         ),
     ]

@@ -13,7 +13,7 @@ from bayrace.data.frame import symbols_of
 from bayrace.evaluate.evaluation import Compared, Evaluation
 from bayrace.evaluate.metrics.accuracy import Errors, Quantities
 from bayrace.evaluate.metrics.calibration import SHOWN_LEVELS
-from bayrace.evaluate.metrics.ood import Detection
+from bayrace.evaluate.metrics.ood import NOVELTY, Detection
 from bayrace.evaluate.metrics.quality import Quality, Whitened
 
 COLUMNS = ("quantity", "unit", "count", "MAE", "RMSE", "R²", "predicted σ")
@@ -53,6 +53,7 @@ CALIBRATION_COLUMNS = (
 )
 DETECTION_COLUMNS = ("score", "AUROC", "AUPR")
 _SCORES = {
+    NOVELTY: "novelty of the structure",
     "energy_total": "energy σ / √atoms",
     "energy_epistemic": "energy σ / √atoms, epistemic",
     "forces_mean_total": "mean force σ",

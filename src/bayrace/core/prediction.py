@@ -133,6 +133,10 @@ class Prediction:
     """(N,) eV²: how little the energy of each atom is fixed by the training data (local prediction
     rigidity). Energies of atoms are correlated: these do not add up to the variance of the energy.
     None where it is not modelled."""
+    novelty: Tensor | None = None
+    """(S,): how unlike the training structures each is as a whole, 1 is usual. It tells that a
+    structure is of another kind, not how wrong its energy is. None where it was not asked for, or
+    the posterior does not tell."""
 
     @property
     def has_forces(self) -> bool:

@@ -268,6 +268,15 @@ class NoiseScaled(Protocol):
 
 
 @runtime_checkable
+class Novel(Protocol):
+    """A closed form that also tells how unlike the training structures a whole structure is."""
+
+    def novelty(self, batch: GraphBatch, outputs: Outputs) -> Tensor | None:
+        """(S,) float64, 1 is usual; None where the file does not tell."""
+        ...
+
+
+@runtime_checkable
 class ClosedForm(Protocol):
     """A posterior whose predictive variances need no samples; its one sample is the mean."""
 

@@ -19,7 +19,7 @@ from bayrace.data.labels import label_arrays
 from bayrace.data.read import Frame
 from bayrace.evaluate.metrics.accuracy import Accuracy, accuracy
 from bayrace.evaluate.metrics.calibration import ellipsoid_mass
-from bayrace.evaluate.metrics.ood import structure_scores
+from bayrace.evaluate.metrics.ood import NOVELTY, structure_scores
 from bayrace.evaluate.metrics.quality import Quality, Whitened, quality, whitened
 from bayrace.evaluate.metrics.scoring import mahalanobis
 from bayrace.potential.cluster import OnCluster
@@ -99,6 +99,7 @@ class Evaluation:
     stress: Compared  # (S, 6) eV/Å³
     distances: Distances  # (N,)
     atomic_std: Array  # (N,) eV, epistemic σ of the energy of each atom; nan where not modelled
+    novelty: Array  # (S,), 1 is usual; nan where the posterior does not tell
     target: Target = ENERGY
 
     @property
@@ -110,10 +111,12 @@ class Evaluation:
     def scores(self) -> dict[str, Array]:
         """Numbers (S,) that should be large for unknown structures; see `structure_scores`."""
         energy = {"total": self.energy.std, "epistemic": self.energy.epistemic}
-        if not self.target.is_energy:
-            return structure_scores(self.atom_counts, energy, {}, extensive=self.target.extensive)
         forces = {"total": self.forces.std, "epistemic": self.forces.epistemic}
-        return structure_scores(self.atom_counts, energy, forces)
+        known = forces if self.target.is_energy else {}
+        own = {} if np.isnan(self.novelty).any() else {NOVELTY: self.novelty}
+        return own | structure_scores(
+            self.atom_counts, energy, known, extensive=self.target.extensive
+        )
 
     def whitened(self, chosen: Chosen | None = None) -> Whitened | None:
         """Metrics of the force covariances of chosen atoms that have labels."""
@@ -196,6 +199,7 @@ class _Part:
     stress: Compared
     distances: Distances
     atomic_std: Array
+    novelty: Array
 
 
 def _watched(batches: Batches, parts: list[_Part]) -> Iterator[tuple[Sequence[Frame], Prediction]]:
@@ -210,6 +214,7 @@ def _watched(batches: Batches, parts: list[_Part]) -> Iterator[tuple[Sequence[Fr
                 _compare(labels.stress, prediction.stress),
                 _distances(compared.error, prediction.forces),
                 _atomic_std(prediction),
+                _novelty(prediction),
             )
         )
         yield frames, prediction
@@ -234,6 +239,13 @@ def _atomic_std(prediction: Prediction) -> Array:
         return np.full(len(prediction.structure_index), np.nan)
     std: Array = variance.sqrt().numpy(force=True)
     return std
+
+
+def _novelty(prediction: Prediction) -> Array:
+    if prediction.novelty is None:
+        return np.full(len(prediction.energy.mean), np.nan)
+    found: Array = prediction.novelty.numpy(force=True)
+    return found
 
 
 def _distances(error: Array, forces: Uncertain) -> Distances:
@@ -262,6 +274,7 @@ def _join(
         stress=Compared(**joined("stress")),
         distances=Distances(**joined("distances")),
         atomic_std=np.concatenate([part.atomic_std for part in parts]),
+        novelty=np.concatenate([part.novelty for part in parts]),
     )
 
 

@@ -55,6 +55,7 @@ from bayrace.posterior.latent import (
     whitened,
 )
 from bayrace.posterior.method import Example, FitTask, Fitted, PosteriorMethod
+from bayrace.posterior.novelty import REGULARISATION, Novelty
 from bayrace.posterior.scales import scaled, scaled_forces, unlikeliness
 from bayrace.posterior.stored import Group, Layout, take_features
 
@@ -121,6 +122,7 @@ class Distance:
     energy_power: float  # q
     energy_modelled: bool
     noise: Mapping[str, float]  # factors of the network's noise variances, by quantity
+    unlike: Novelty | None  # of whole structures; None where the file does not tell
 
     @property
     def samples(self) -> int:
@@ -138,6 +140,10 @@ class Distance:
     def distances(self, batch: GraphBatch, outputs: Outputs) -> Tensor:
         """m of every atom, (N,) float64 in the batch's order; 1 is the mean of the training."""
         return self._from_training(hidden_features(outputs), batch.species_counts)
+
+    def novelty(self, batch: GraphBatch, outputs: Outputs) -> Tensor | None:
+        """How unlike the training structures each is as a whole, (S,) float64."""
+        return None if self.unlike is None else self.unlike(batch, hidden_features(outputs))
 
     def spread(
         self,
@@ -184,6 +190,8 @@ class Distance:
         own = {"centre": self.centre, "whitening": self.whitening}
         if self.forces_scale is not None:
             own["forces_scale"] = self.forces_scale
+        if self.unlike is not None:
+            own["novelty_gains"] = self.unlike.gains
         return self.last.tensors() | own
 
     def options(self) -> dict[str, Any]:
@@ -194,22 +202,26 @@ class Distance:
             "stress_scale": self.stress_scale,
             "energy_modelled": self.energy_modelled,
             "noise": dict(self.noise),
+            "usual_novelty": None if self.unlike is None else self.unlike.usual,
         }
 
     @classmethod
     def restore(cls, tensors: Params, options: Mapping[str, Any]) -> Self:
         """The posterior that was stored."""
-        stress = options["stress_scale"]
+        stress, usual = options["stress_scale"], options.get("usual_novelty")
+        features = tensors["centre"], tensors["whitening"]
         return cls(
             LastLayer.restore(tensors),
-            tensors["centre"],
-            tensors["whitening"],
+            *features,
             tensors.get("forces_scale"),
             stress_scale=None if stress is None else float(stress),
             power=float(options["power"]),
             energy_power=float(options["energy_power"]),
             energy_modelled=bool(options["energy_modelled"]),
             noise={str(name): float(value) for name, value in options["noise"].items()},
+            unlike=None
+            if usual is None
+            else Novelty(*features, tensors["novelty_gains"], float(usual)),
         )
 
     def to(
@@ -223,6 +235,7 @@ class Distance:
             centre=self.centre.to(device=device),
             whitening=self.whitening.to(device=device),
             forces_scale=None if scale is None else scale.to(device=device),
+            unlike=None if self.unlike is None else self.unlike.to(device=device),
         )
 
 
@@ -244,13 +257,15 @@ def fit(
     params = {name: value.detach() for name, value in params.items()}
     seen = training_features(model, params, train, progress)
     root = inverse_root(seen.structures)
+    _, smooth = whitened(seen, REGULARISATION)
     last = LastLayer(params, last_layer_places(model, params), root)
 
     def bare(regularisation: float) -> Distance:
         centre, whitening = whitened(seen, regularisation)
         ones = torch.ones(len(centre), dtype=_REAL, device=root.device)
         powers = options.power, options.energy_power
-        return Distance(last, centre, whitening, ones, 1.0, *powers, True, {})
+        unlike = Novelty.fitted(seen.shares, centre, whitening, smooth)
+        return Distance(last, centre, whitening, ones, 1.0, *powers, True, {}, unlike)
 
     found = options.regularisation
     if found is None:
@@ -290,16 +305,19 @@ def _example(model: LinearModel, params: Params) -> Distance:
     kinds, size = len(model.elements), len(last.places)
     draw = torch.randn(kinds, size, size + 1, generator=torch.Generator().manual_seed(1))
     normal = draw.to(last.factor)
+    centre, whitening = normal[:, :, -1].contiguous(), normal[:, :, :-1] / size**0.5
+    gains = torch.linspace(0.5, 1, size, dtype=_REAL, device=last.factor.device).repeat(kinds, 1)
     return Distance(
         last,
-        normal[:, :, -1],
-        normal[:, :, :-1] / size**0.5,
+        centre,
+        whitening,
         STEP**2 * torch.arange(1, kinds + 1, dtype=_REAL, device=last.factor.device),
         stress_scale=STEP**2,
         power=1.4,
         energy_power=1.85,
         energy_modelled=True,
         noise={"energy": 0.5, "forces": 0.25, "stress": 2.0},
+        unlike=Novelty(centre, whitening, gains, 0.5),
     )
 
 

@@ -17,6 +17,7 @@ from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
 from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
+from bayrace.posterior.novelty import SharesSeen, shares_seen
 
 _EDGES = 10_000  # of a batch
 _PRIOR_ATOMS = 10  # that an element borrows from the others
@@ -30,36 +31,44 @@ class Seen(NamedTuple):
     total: Tensor  # (Z, D)
     square: Tensor  # (Z, D, D)
     structures: Tensor  # (D, D), Σ φφᵀ of whole structures
+    shares: SharesSeen  # of the means of structures
 
 
 def training_features(
     model: Model, params: Params, data: Dataset, progress: Callable[[int], None]
 ) -> Seen:
     """Moments of all training atoms; `progress` hears how many structures are done."""
-    kinds = len(model.elements)
     seen: Seen | None = None
     done = 0
     for batch, _ in edge_batches(data, like=params, edges=_EDGES):
         with torch.no_grad():
             outputs = evaluate(model, params, batch, forces=False)
             hidden = hidden_features(outputs).double()
-        if seen is None:
-            zero = hidden.new_zeros(kinds, hidden.shape[1])
-            gram = hidden.new_zeros(hidden.shape[1], hidden.shape[1])
-            seen = Seen(hidden.new_zeros(kinds), zero, gram.repeat(kinds, 1, 1), gram)
         parts = torch.split(hidden, list(batch.species_counts))
         whole = structure_features(batch, pooled_features(outputs))
-        seen = Seen(
-            seen.atom_counts + torch.tensor(batch.species_counts, device=hidden.device),
-            seen.total + torch.stack([part.sum(0) for part in parts]),
-            seen.square + torch.stack([part.T @ part for part in parts]),
-            seen.structures + whole.T @ whole,
+        own = Seen(
+            torch.tensor(batch.species_counts, device=hidden.device).to(hidden),
+            torch.stack([part.sum(0) for part in parts]),
+            torch.stack([part.T @ part for part in parts]),
+            whole.T @ whole,
+            shares_seen(batch, hidden),
         )
+        seen = own if seen is None else _added(seen, own)
         done += batch.n_structures
         progress(done)
     if seen is None:
         raise ValueError("no training structure; distances need at least one")
     return seen
+
+
+def _added(seen: Seen, more: Seen) -> Seen:
+    return Seen(
+        seen.atom_counts + more.atom_counts,
+        seen.total + more.total,
+        seen.square + more.square,
+        seen.structures + more.structures,
+        seen.shares.joined(more.shares),
+    )
 
 
 def whitened(seen: Seen, regularisation: float) -> tuple[Tensor, Tensor]:

@@ -90,9 +90,10 @@ def take_features(rest: dict[str, Tensor], sizes: Sizes) -> None:
         "centre": (sizes.elements, sizes.features),
         "whitening": (sizes.elements, sizes.features, sizes.features),
         "forces_scale": (sizes.elements,),
+        "novelty_gains": (sizes.elements, sizes.features),
     }
     for name, shape in expected.items():
-        if name == "forces_scale" and name not in rest:  # not modelled
+        if name in ("forces_scale", "novelty_gains") and name not in rest:  # not modelled
             continue
         value = _taken(rest, name)
         if tuple(value.shape) != shape or value.dtype != torch.float64:

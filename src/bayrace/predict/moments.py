@@ -127,6 +127,7 @@ def concatenate(predictions: Sequence[Prediction]) -> Prediction:
         raise ValueError("no predictions to concatenate; give at least one frame")
     stresses = [p.stress for p in predictions if p.stress is not None]
     atomic = [p.atomic_epistemic for p in predictions if p.atomic_epistemic is not None]
+    novelty = [p.novelty for p in predictions if p.novelty is not None]
     counts = torch.tensor([0] + [p.energy.mean.shape[0] for p in predictions]).cumsum(0)
     return Prediction(
         energy=_join([p.energy for p in predictions]),
@@ -134,6 +135,7 @@ def concatenate(predictions: Sequence[Prediction]) -> Prediction:
         stress=_join(stresses) if len(stresses) == len(predictions) else None,
         atomic_energy=torch.cat([p.atomic_energy for p in predictions]),
         atomic_epistemic=torch.cat(atomic) if len(atomic) == len(predictions) else None,
+        novelty=torch.cat(novelty) if len(novelty) == len(predictions) else None,
         structure_index=torch.cat(
             [p.structure_index + int(n) for p, n in zip(predictions, counts, strict=False)]
         ),

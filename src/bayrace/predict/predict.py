@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Outputs, Params
 from bayrace.core.prediction import Prediction
-from bayrace.core.protocols import ClosedForm, Differentiated, Model, SideBySide
+from bayrace.core.protocols import ClosedForm, Differentiated, Model, Novel, SideBySide
 from bayrace.core.target import target_of
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
@@ -79,12 +79,13 @@ def predict(
     stress: bool = False,
     uncertainty: Uncertainty = "full",
     chunk_size: int | None = None,
+    novelty: bool = False,
 ) -> Prediction:
     """Predictive moments of a batch, in file order, float64, references included.
 
     Members are evaluated together, `chunk_size` of them at a time (as many as are quickest, if
     None). For "energy" a closed form leaves the variances of forces and stress nan, which may be
-    much cheaper. With "none" all variances are zero.
+    much cheaper. With "none" all variances are zero. `novelty` asks for that of each structure too.
     """
     model, members, closed = source.model, source.members, source.closed
     mean_pooled = target_of(model).pooling == "mean"
@@ -94,7 +95,7 @@ def predict(
         return _values(source, outputs, graph, noisy=uncertainty != "none")
 
     with torch.no_grad():
-        spread = None
+        spread = novel = None
         if closed is not None and uncertainty != "none":
             outputs = evaluate_large(model, source.first, batch, stress=stress)
             values = _alone(_values(source, outputs, batch, noisy=True))
@@ -106,6 +107,8 @@ def predict(
                 forces=uncertainty == "full",
                 stress=stress and uncertainty == "full",
             )
+            if novelty and isinstance(closed, Novel):
+                novel = closed.novelty(batch, outputs)
         elif source.count == 1:
             values = _alone(one(source.first))
         elif source.side_by_side:
@@ -113,7 +116,8 @@ def predict(
         else:
             stacked: Params = torch.func.vmap(one, chunk_size=chunk_size)(members)
             values = {name: value.double() for name, value in stacked.items()}
-        return mixture(values, batch, source.origin, mean=mean_pooled, spread=spread)
+        found = mixture(values, batch, source.origin, mean=mean_pooled, spread=spread)
+        return found if novel is None else replace(found, novelty=novel)
 
 
 def predict_frames(
@@ -142,7 +146,12 @@ def predict_frames(
             device=like.device,
         )
         prediction = predict(
-            source, batch, stress=stress, uncertainty=uncertainty, chunk_size=chunk_size
+            source,
+            batch,
+            stress=stress,
+            uncertainty=uncertainty,
+            chunk_size=chunk_size,
+            novelty=True,
         )
         yield [frame for frame, _ in group], prediction
         done += len(group)

@@ -10,6 +10,7 @@ from bayrace.core.target import ENERGY, Target
 from bayrace.data.frame import symbols_of
 from bayrace.evaluate.judged import Judged, Quantity
 from bayrace.evaluate.metrics.calibration import SHOWN_LEVELS
+from bayrace.evaluate.metrics.ood import NOVELTY
 from bayrace.evaluate.metrics.quality import Quality, quality
 from bayrace.report.document import Cell, Table
 from bayrace.report.panels.accuracy import MILLI
@@ -138,6 +139,8 @@ def detection_table(found: Sequence[Detection], target: Target = ENERGY) -> Tabl
 
 def score_name(key: str, target: Target = ENERGY) -> str:
     """The words for a score of `structure_scores`."""
+    if key == NOVELTY:
+        return "novelty of the structure"
     base, _, kind = key.rpartition("_")
     own = f"σ of the {target.name}" + (" / √atoms" if target.extensive else "")
     name = own if base == "energy" else _SCORE_NAMES.get(base, base)

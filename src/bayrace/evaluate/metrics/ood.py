@@ -11,6 +11,9 @@ from scipy import stats
 
 Array = NDArray[np.float64]
 
+NOVELTY = "novelty"
+"""The score that is told for whole structures, beside those made of σ."""
+
 
 @dataclass(frozen=True)
 class Detection:

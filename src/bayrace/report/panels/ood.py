@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from bayrace.evaluate.judged import ENERGY_SCORE, FORCES_SCORE, Array, Judged
-from bayrace.evaluate.metrics.ood import aupr, auroc
+from bayrace.evaluate.metrics.ood import NOVELTY, aupr, auroc
 from bayrace.report.curves import histogram, roc
 from bayrace.report.document import Axis, Mark, Panel
 from bayrace.report.panels.accuracy import MILLI
 
-DRAWN = (ENERGY_SCORE, FORCES_SCORE)
+DRAWN = (ENERGY_SCORE, FORCES_SCORE, NOVELTY)
+_STYLES: Mapping[str, Literal["dashed", "thin"]] = {FORCES_SCORE: "dashed", NOVELTY: "thin"}
 
 
 class _Score(NamedTuple):
@@ -41,7 +42,8 @@ def _drawn(sets: Sequence[Judged]) -> tuple[_Score, ...]:
         target.factor,
     )
     label = "σ of the forces, mean over atoms"
-    return first, _Score(FORCES_SCORE, "Force score", "forces", label, "meV/Å", MILLI)
+    second = _Score(FORCES_SCORE, "Force score", "forces", label, "meV/Å", MILLI)
+    return first, second, _Score(NOVELTY, "Novelty", NOVELTY, "novelty of the structure", "", 1.0)
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def roc_panel(sets: Sequence[Judged]) -> Panel | None:
                 colours[each.name],
                 x=x,
                 y=y,
-                style="dashed" if each.score == FORCES_SCORE else "",
+                style=_STYLES.get(each.score, ""),
             )
         )
     if len(marks) == 1:
