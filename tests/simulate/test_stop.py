@@ -11,12 +11,25 @@ from scipy import special, stats
 from bayrace.core.prediction import ErrorDistribution
 from bayrace.nn.spreads import compiled
 from bayrace.simulate import stop
-from bayrace.simulate.stop import Risk, StopRule, any_of, exceedance, gaussian_tail, radial_tail
+from bayrace.simulate.stop import Risk, StopRule, any_of, exceedance, radial_tail, student_tail
 
 
 def rotated(values: list[float], seed: int) -> np.ndarray:
     rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(3, 3)))
     return (rotation * np.array(values)) @ rotation.T
+
+
+def beyond(radius: np.ndarray | float) -> np.ndarray:
+    """P(R > radius) of Student's t in three dimensions: four degrees of freedom, covariance 1."""
+    return stats.f.sf(np.square(radius) * 2 / 3, 3, 4)
+
+
+def students(values: list[float], count: int, seed: int) -> np.ndarray:
+    """Lengths of vectors of that distribution with these eigenvalues: Gaussians over a common χ."""
+    random = np.random.default_rng(seed)
+    scale = np.sqrt(2 / random.chisquare(4, count))  # (ν - 2)/ν · ν/χ²
+    errors = random.normal(size=(count, 3)) * np.sqrt(values) * scale[:, None]
+    return np.linalg.norm(errors, axis=1)
 
 
 def shape_of(distribution: object, *, knots: int = 201) -> ErrorDistribution:
@@ -29,54 +42,55 @@ def shape_of(distribution: object, *, knots: int = 201) -> ErrorDistribution:
 
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1, 0.2, 1.0])
-def test_isotropic_errors_are_chi(sigma: float) -> None:
+def test_isotropic_errors(sigma: float) -> None:
     found = exceedance(sigma**2 * np.eye(3)[None], 0.5)
-    assert found[0] == pytest.approx(stats.chi.sf(0.5 / sigma, 3), rel=1e-10, abs=1e-30)
+    assert found[0] == pytest.approx(beyond(0.5 / sigma), rel=1e-9)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.5, 1.0, 2.0, 3.5, 6.0])
 def test_errors_along_a_line(ratio: float) -> None:
     found = exceedance(rotated([1.0, 0.0, 0.0], seed=1)[None], ratio)
-    assert found[0] == pytest.approx(special.erfc(ratio / math.sqrt(2)), rel=1e-6)
+    assert found[0] == pytest.approx(2 * stats.t.sf(math.sqrt(2) * ratio, 4), rel=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 1.0, 3.0, 6.0])
 def test_errors_in_a_plane(ratio: float) -> None:
     found = exceedance(rotated([1.0, 1.0, 0.0], seed=2)[None], ratio)
-    assert found[0] == pytest.approx(math.exp(-(ratio**2) / 2), rel=1e-6)
+    assert found[0] == pytest.approx((1 + ratio**2 / 2) ** -2, rel=1e-6)
 
 
 @pytest.mark.parametrize("values", [[1, 0.5, 0.1], [1, 0.9, 0.001], [1, 1e-3, 1e-4], [3, 1, 1]])
 def test_anisotropic_errors_against_monte_carlo(values: list[float]) -> None:
     covariance = rotated(values, seed=3)
     count = 1_000_000
-    errors = np.random.default_rng(0).normal(size=(count, 3)) * np.sqrt(values)
-    length = np.linalg.norm(errors, axis=1)
-    for bound in (0.3, 1.0, 2.0, 3.0):
+    length = students(values, count, seed=0)
+    for bound in (0.3, 1.0, 2.0, 3.0, 6.0):
         expected = float((length > bound).mean())
         spread = math.sqrt(expected * (1 - expected) / count)
         assert exceedance(covariance[None], bound)[0] == pytest.approx(expected, abs=4.5 * spread)
 
 
 def test_anisotropic_errors_against_adaptive_quadrature() -> None:
-    """Condition on the longest axis; the rest is P(b² z² + c² z² > ρ²) in one more integral."""
+    """Given two components, the third is Student's with two degrees of freedom more."""
     from scipy.integrate import dblquad
 
-    a, b, c = 1.0, 0.6, 0.05
+    def density(y: float, z: float, bound: float) -> float:
+        rest = math.sqrt(max(bound**2 - (b * y) ** 2 - (c * z) ** 2, 0.0)) / a
+        square = 4 + y * y + z * z
+        within = 1 - 2 * special.stdtr(6, -rest * math.sqrt(6 / square))
+        return (square / 4) ** -3 / (2 * math.pi) * within
+
+    a, b, c = (math.sqrt(0.5) * axis for axis in (1.0, 0.6, 0.05))
     for bound in (0.05, 0.5, 2.5, 5.0):
         inside, _ = dblquad(
-            lambda y, z, x=bound: (
-                math.exp(-(y * y + z * z) / 2)
-                / (2 * math.pi)
-                * math.erf(math.sqrt(max(x * x - (b * y) ** 2 - (c * z) ** 2, 0.0)) / (a * 2**0.5))
-            ),
-            -min(bound / c, 9.0),
-            min(bound / c, 9.0),
+            lambda y, z, x=bound: density(y, z, x),
+            -bound / c,
+            bound / c,
             lambda z, x=bound: -math.sqrt(max(x * x - (c * z) ** 2, 0.0)) / b,
             lambda z, x=bound: math.sqrt(max(x * x - (c * z) ** 2, 0.0)) / b,
-            epsabs=1e-10,
+            epsabs=1e-9,
         )
-        found = exceedance(rotated([a * a, b * b, c * c], seed=4)[None], bound)[0]
+        found = exceedance(rotated([1.0, 0.36, 0.0025], seed=4)[None], bound)[0]
         assert found == pytest.approx(1 - inside, rel=2e-5, abs=1e-9)
 
 
@@ -92,7 +106,13 @@ def test_probabilities_do_not_turn() -> None:
 def test_shapes_of_gaussian_errors_give_gaussian_probabilities() -> None:
     tail = radial_tail(shape_of(stats.norm))
     radius = np.array([0.5, 1.0, 2.0, 3.0, 4.0])
-    np.testing.assert_allclose(tail(radius), gaussian_tail(radius), rtol=0.01)
+    np.testing.assert_allclose(tail(radius), stats.chi.sf(radius, 3), rtol=0.01)
+
+
+def test_the_tail_that_is_taken_is_a_shape() -> None:
+    tail = radial_tail(shape_of(stats.t(4, scale=math.sqrt(0.5))))
+    radius = np.array([0.5, 1.0, 2.0, 4.0, 8.0])
+    np.testing.assert_allclose(tail(radius), student_tail(radius), rtol=0.01)
 
 
 def test_heavy_tails_against_monte_carlo() -> None:
@@ -109,7 +129,6 @@ def test_heavy_tails_against_monte_carlo() -> None:
         expected = float((length > bound).mean())
         spread = math.sqrt(expected / count)
         assert found == pytest.approx(expected, rel=0.005, abs=4.5 * spread)
-    assert exceedance(rotated(values.tolist(), 5)[None], 8.0)[0] < 1e-10  # the Gaussian's
 
 
 def test_a_uniform_component_belongs_to_a_sphere() -> None:
@@ -136,7 +155,7 @@ def test_atoms_together() -> None:
 
 def test_a_rule_takes_any_atom_or_the_worst() -> None:
     covariance = np.stack([0.01 * np.eye(3), 0.04 * np.eye(3)])
-    p = stats.chi.sf([5.0, 2.5], 3)
+    p = beyond(np.array([5.0, 2.5]))
     either = StopRule(0.5, 0.05).risk(covariance)
     assert either == Risk(pytest.approx(p[0] + p[1] - p[0] * p[1]), 1)
     assert StopRule(0.5, 0.05, over_atoms="max").risk(covariance).probability == pytest.approx(p[1])
@@ -170,7 +189,7 @@ def test_round_covariances_need_few_directions(ratio: float) -> None:
     covariance = turned * values[:, None, :] @ turned.transpose(0, 2, 1)
     found = exceedance(covariance, 0.5)
     ordered = np.sort(values, axis=1)[:, ::-1]
-    exact = stop._sphere_average(ordered, 0.5, stop.gaussian_tail, (48, 64))
+    exact = stop._sphere_average(ordered, 0.5, stop.student_tail, (48, 64))
     likely = exact > 1e-6
     np.testing.assert_allclose(found[likely], exact[likely], rtol=1e-7)
 

@@ -98,13 +98,14 @@ void spreads(long n, const double *covariances, double *values, double *componen
   }
 }
 
-/* P(R > r) of the length R of a standard normal vector. */
-static double beyond(double r) {
-  const double inside = r < 40 ? r : 40; /* beyond, exp(-r²/2) is 0 */
-  return erfc(ROOT * inside) + 0.79788456080286535588 * inside * exp(-inside * inside / 2);
+/* P(R > r) of the length R of Student's t, four degrees of freedom and unit covariance, r from its
+   square; see bayrace.simulate.stop.student_tail. */
+static double beyond(double square) {
+  const double outside = 2 / (square + 2);
+  return -expm1(1.5 * log1p(-outside) + log1p(1.5 * outside));
 }
 
-/* P(|e| > error) of Gaussian errors whose covariances have the eigenvalues (n, 3), the largest
+/* P(|e| > error) of Student's errors whose covariances have the eigenvalues (n, 3), the largest
    first, (n,); the upper bound by the largest where that is at most `negligible`. Else an average
    over directions with squared components (k, 3) and weights (k,): the first set whose `most` the
    ratio of the eigenvalues does not exceed. Returns 1 - prod(1 - P), as if errors were independent. */
@@ -114,14 +115,14 @@ static double exceedance(long n, const double *values, double error, double negl
   double none = 0; /* logarithm of the probability */
   for (long place = 0; place < n; place++, values += 3) {
     const double a = fmax(values[0], 0), b = fmax(values[1], 0), c = fmax(values[2], 0);
-    double sum = beyond(error / sqrt(a));
+    double sum = beyond(error * error / a);
     if (sum > negligible) {
       long set = 0;
       while (set < sets - 1 && !(a / c <= most[set])) set++;
       const double *u = squares[set], *weight = weights[set];
       sum = 0;
       for (long k = 0; k < size[set]; k++, u += 3)
-        sum += weight[k] * beyond(error / sqrt(a * u[0] + b * u[1] + c * u[2]));
+        sum += weight[k] * beyond(error * error / (a * u[0] + b * u[1] + c * u[2]));
     }
     out[place] = sum;
     none += log1p(sum < 1 ? -sum : -1);

@@ -67,7 +67,7 @@ class Directions:
     def assess(
         self, covariances: Array, error: float, negligible: float
     ) -> tuple[Spreads, Array, float]:
-        """Of covariances (n, 3, 3) of Gaussian errors, in compiled code only.
+        """Of covariances (n, 3, 3) of Student's errors, in compiled code only.
 
         Beside the spreads P(|e| > error), (n,), and that of any one, as if they were independent.
         Where the bound by the largest eigenvalue is at most `negligible`, that is the result.

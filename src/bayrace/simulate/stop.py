@@ -5,9 +5,12 @@ as e = R·Σ^½·u with u uniform on the unit sphere. Then
 
     P(|e| > x) = ⟨S(x / |Σ^½ u|)⟩ over u,    S(r) = P(R > r),
 
-for any anisotropy, singular Σ included; the average is a smooth integral over an octant. Gaussian
-errors have R² ~ χ²₃. Where a calibration found another shape F of the components, R is the radius
-of the only spherical law whose components are so distributed (see `radial_tail`).
+for any anisotropy, singular Σ included; the average is a smooth integral over an octant. σ is the
+size that errors have on the average; single ones scatter about it more than a Gaussian does, at
+home and the more abroad, and it is the largest that a rule is about. So R is that of Student's t
+with four degrees of freedom and the covariance Σ. Where a calibration found another shape F of the
+components, R is the radius of the only spherical law whose components are so distributed (see
+`radial_tail`).
 
 Over atoms, "any" takes 1 − Π(1 − pᵢ), as if errors of different atoms were independent. They are
 not quite: positive correlation makes the truth smaller, so the rule errs on the safe side; "max"
@@ -25,7 +28,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import numpy as np
 from annotated_types import Gt, Lt
 from numpy.typing import NDArray
-from scipy import special
 
 from bayrace.core.prediction import ErrorDistribution
 from bayrace.data.distances import Gap
@@ -43,7 +45,7 @@ OverAtoms = Literal["any", "max"]
 
 _GRIDS = ((1.5, (8, 6)), (3.0, (12, 10)), (10.0, (16, 16)), (math.inf, (48, 64)))
 """Nodes in cos θ and intervals in φ by the largest ratio of eigenvalues for which their average of
-the Gaussian tail is exact to 1e-7 of itself, above `_NEGLIGIBLE`."""
+Student's tail is exact to 1e-7 of itself, above `_NEGLIGIBLE`."""
 _NEGLIGIBLE = 1e-9  # an atom below it is given its upper bound
 
 
@@ -126,7 +128,7 @@ class StopRule:
 def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | None = None) -> Array:
     """P(|e| > error) of each atom, (n,), for errors of covariance (n, 3, 3).
 
-    Errors are Gaussian, or have components of the symmetric `shape` in units of σ.
+    Errors have Student's t, or components of the symmetric `shape` in units of σ.
     """
     _refuse_unknown(covariance)
     return _assess(covariance, error, shape)[1]
@@ -153,7 +155,7 @@ def _assess(
 
 def _exceedance(values: Array, error: float, shape: ErrorDistribution | None) -> Array:
     """P(|e| > error) of atoms, (n,), from eigenvalues (n, 3), the largest first."""
-    tail = gaussian_tail if shape is None else radial_tail(shape)
+    tail = student_tail if shape is None else radial_tail(shape)
     grids = _GRIDS if shape is None else (_GRIDS[0], _GRIDS[-1])  # other tails have kinks
     values = values.clip(min=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -176,11 +178,13 @@ def any_of(probabilities: Array) -> float:
         return float(0.0 - np.expm1(np.log1p(-probabilities.clip(0.0, 1.0)).sum()))
 
 
-def gaussian_tail(radius: Array) -> Array:
-    """P(R > r) of a standard normal vector in three dimensions, R² ~ χ²₃."""
-    inside = np.minimum(radius, 40.0)  # beyond, exp(-r²/2) is 0
-    density = math.sqrt(2 / math.pi) * inside * np.exp(-(inside**2) / 2)
-    tail: Array = special.erfc(inside / math.sqrt(2)) + density
+def student_tail(radius: Array) -> Array:
+    """P(R > r) of Student's t in three dimensions, four degrees of freedom and unit covariance.
+
+    R²/2 ~ (3/4) F(3, 4), whose distribution is w^(3/2) (1 + (3/2) v) with v = 1 - w = 2 / (r² + 2).
+    """
+    outside = 2 / (np.square(radius) + 2)  # v
+    tail: Array = -np.expm1(1.5 * np.log1p(-outside) + np.log1p(1.5 * outside))
     return tail
 
 
