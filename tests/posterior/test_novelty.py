@@ -95,7 +95,7 @@ def test_copies_of_a_cell_are_as_novel_as_one() -> None:
     double = replace(
         cell,
         numbers=np.tile(cell.numbers, 2),
-        positions=np.concatenate([cell.positions, cell.positions + [6.0, 0.0, 0.0]]),
+        positions=np.concatenate([cell.positions, cell.positions + 6.0 * np.eye(3)[0]]),
         cell=np.diag([12.0, 6.0, 6.0]),
         forces=None,
     )
