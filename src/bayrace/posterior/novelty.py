@@ -48,7 +48,13 @@ class SharesSeen(NamedTuple):
 
     def joined(self, more: SharesSeen) -> SharesSeen:
         """Those of all these structures."""
-        return SharesSeen(*(one + other for one, other in zip(self, more, strict=True)))
+        return SharesSeen(
+            self.structures + more.structures,
+            self.inverse_count + more.inverse_count,
+            self.atoms + more.atoms,
+            self.mixed + more.mixed,
+            self.features + more.features,
+        )
 
 
 def shares_of(batch: GraphBatch, hidden: Tensor) -> Shares:
