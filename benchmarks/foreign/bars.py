@@ -3,6 +3,7 @@
 python benchmarks/foreign/bars.py                   # both networks; --networks 7net-0 for one
 python benchmarks/foreign/bars.py --materials NaCl  # one material alone
 python benchmarks/foreign/bars.py --structures 8    # to see whether it runs
+python benchmarks/foreign/bars.py --seed 1          # another draw of the structures
 python benchmarks/foreign/bars.py --posterior llpr --energies  # whose σ of forces is slow
 
 Needs pip install 'bayrace[sevennet,chgnet]', whose wheels hold the weights; nothing is fetched.
@@ -46,6 +47,7 @@ from bayrace.potential.potential import Potential
 LATTICES = {"NaCl": ("rocksalt", 5.64), "Si": ("diamond", 5.43)}
 OTHER = {"7net-0": "chgnet", "chgnet": "7net-0"}
 HOME, FAR, STRAIN = (0.02, 0.12), (0.25, 0.35), 0.015
+DRAW = 100_000  # seeds of one draw
 RATTLES = (0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3)  # Å
 SHORTEST = 1.0  # Å between atoms
 
@@ -55,6 +57,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=OTHER, default=list(OTHER))
     parser.add_argument("--materials", nargs="+", choices=LATTICES, default=list(LATTICES))
     parser.add_argument("--structures", type=int, default=60, help="of each material and part")
+    parser.add_argument("--seed", type=int, default=0, help="of the structures")
     parser.add_argument("--posterior", default="distance")
     parser.add_argument(
         "--energies", action="store_true", help="σ of energies alone, not of forces"
@@ -68,7 +71,8 @@ def main() -> None:
             changes = [f"--set={each}" for each in options.set]
             adopting = ["--posterior", options.posterior, *changes]
             materials, count = tuple(options.materials), options.structures
-            trial = Trial(network, materials, count, Path(folder), not options.energies)
+            seed = DRAW * options.seed
+            trial = Trial(network, materials, count, Path(folder), not options.energies, seed)
             measure(trial, adopting)
 
 
@@ -81,9 +85,11 @@ class Trial:
     count: int  # structures of each material and part
     folder: Path
     forces: bool  # whether their σ is looked at
+    first: int  # seed
 
     def cells(self, amplitudes: tuple[float, float], count: int, *, seed: int) -> Iterator[Atoms]:
         """So many cells of each material."""
+        seed += self.first
         random = np.random.default_rng(seed)
         for material in self.materials:
             for number in range(count):
@@ -100,7 +106,8 @@ def measure(trial: Trial, adopting: Sequence[str]) -> None:
         images = trial.cells(amplitudes, count if part != "far" else count // 2, seed=seed)
         ase.io.write(folder / f"{part}.xyz", [labelled(atoms, labels) for atoms in images])
     command = ["adopt", network, "--data", f"{folder}/home.xyz", *adopting]
-    run(*command, "-o", f"{folder}/adopted.bayrace")
+    said = run(*command, "-o", f"{folder}/adopted.bayrace")
+    print("  " + next(line for line in said.splitlines() if line.startswith("errors grow")))
     potential = Potential.load(folder / "adopted.bayrace")
     print_reproduction(trial, potential)
     test, far = (ase.io.read(folder / f"{part}.xyz", ":") for part in ("test", "far"))
@@ -115,7 +122,7 @@ def measure(trial: Trial, adopting: Sequence[str]) -> None:
 def print_dynamics(trial: Trial, material: str) -> None:
     """Where `bayrace md` ends."""
     folder = trial.folder
-    ase.io.write(folder / "start.xyz", crystal(material, 0.05, seed=1))
+    ase.io.write(folder / "start.xyz", crystal(material, 0.05, seed=trial.first + 1))
     for temperature, steps in ((300, 50), (6000, 200)):
         said = run(
             *("md", f"{folder}/adopted.bayrace", f"{folder}/start.xyz", "--overwrite"),
@@ -137,7 +144,7 @@ def print_reproduction(trial: Trial, potential: Potential) -> None:
     energies, forces = [], []
     for material in trial.materials:
         for seed in range(3):
-            atoms = crystal(material, 0.1, seed=5000 + seed)
+            atoms = crystal(material, 0.1, seed=trial.first + 5000 + seed)
             found = exact.predict(atoms)
             atoms.calc = calculator
             zero = sum(shifts[number] for number in atoms.numbers)
@@ -179,7 +186,8 @@ def print_rise(trial: Trial, potential: Potential, material: str, labels: Any) -
     rows = []
     count = max(4, trial.count // 6)
     for rattle in RATTLES:
-        images = [labelled(crystal(material, rattle, seed=k), labels) for k in range(count)]
+        seeds = range(trial.first, trial.first + count)
+        images = [labelled(crystal(material, rattle, seed=k), labels) for k in seeds]
         found = predicted(trial, potential, images)
         truth = torch.tensor([atoms.get_potential_energy() for atoms in images])
         pulled = torch.tensor(np.concatenate([atoms.get_forces() for atoms in images]))

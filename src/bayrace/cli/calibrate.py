@@ -104,7 +104,7 @@ def fit(
     edge_budget: int,
 ) -> Potential:
     """The potential with a calibration fitted to these frames; tells what it does to them."""
-    from bayrace.calibrate.fit import fit_calibration
+    from bayrace.calibrate.fit import Powers, fit_calibration
     from bayrace.calibrate.seen import refuse_seen
     from bayrace.cli.tables import calibration_table
     from bayrace.data.split import frame_hashes
@@ -117,7 +117,8 @@ def fit(
         )
     refuse_seen(potential.frames, frames)
     raw = predictions(potential, frames, edge_budget=edge_budget)
-    calibration = fit_calibration(raw, method=method)
+    powers = Powers.known(potential.statistics)
+    calibration = fit_calibration(raw, method=method, powers=powers)
     calibrated = replace(
         potential,
         calibration=calibration,
@@ -161,10 +162,11 @@ def factors(calibration: Calibration) -> dict[str, str]:
 
     def text(fitted: Recalibration) -> str:
         elements = sorted(fitted.by_element.items())
+        grown = "" if fitted.power == 1 else f" (σ/{fitted.pivot:.3g})^{fitted.power - 1:.2g}"
         if elements:
-            return ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements)
-        if fitted.power != 1:
-            return f"{fitted.factor:.3g} (σ/{fitted.pivot:.3g})^{fitted.power - 1:.2g}"
+            return ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements) + grown
+        if grown:
+            return f"{fitted.factor:.3g}{grown}"
         if fitted.interval is not None:
             return "{:.3g} ({:.3g} to {:.3g})".format(fitted.factor, *fitted.interval)
         return f"{fitted.factor:.3g}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bayrace.calibrate.fit import fit_calibration
+from bayrace.calibrate.fit import Powers, fit_calibration
 from bayrace.calibrate.method import RecalibrationMethod
 from bayrace.calibrate.seen import refuse_seen
 from bayrace.config import make_config
@@ -16,6 +16,7 @@ from bayrace.data.frame import Frame
 from bayrace.data.read import read_frames, split_isolated
 from bayrace.data.split import frame_hashes
 from bayrace.models.noise import noise_spec_of
+from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential
 from bayrace.workflow.training_data import training_frames
 
@@ -36,7 +37,8 @@ def calibrated(
     stress = any(frame.stress is not None and frame.pbc.all() for frame in valid)
     raw = potential.predict_frames(valid, stress=stress, calibrated=False)
     try:
-        calibration = fit_calibration(raw, method=method)
+        powers = Powers.known(potential.statistics)
+        calibration = fit_calibration(raw, method=method, powers=powers)
     except ValueError as error:
         _log.warning("σ is not calibrated: %s", error)
         return potential
@@ -55,13 +57,15 @@ def calibrate(
     `data` are files or frames; None: the validation set of its training. Frames that it was trained
     on, or that are kept for its test, are refused.
     """
-    known = potential if isinstance(potential, Potential) else Potential.load(potential)
+    known = opened(potential)
     frames = _frames(known, data)
     refuse_seen(known.frames, frames)
     stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
     raw = known.predict_frames(frames, stress=stress, calibrated=False)
     seen = {**known.frames, "calibration": frame_hashes(frames)}
-    return replace(known, calibration=fit_calibration(raw, method=method), frames=seen)
+    powers = Powers.known(known.statistics)
+    calibration = fit_calibration(raw, method=method, powers=powers)
+    return replace(known, calibration=calibration, frames=seen)
 
 
 def _frames(

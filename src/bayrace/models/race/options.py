@@ -64,7 +64,8 @@ class RaceOptions(Architecture):
     preset: Preset = "small"
     """Starting point of all values below."""
     mean_neighbours: Literal["auto"] | Annotated[float, Gt(0)]
-    """Mean number of neighbours; auto measures it on the training data."""
+    """Mean number of neighbours of an atom, which scales what they add up to; auto measures
+    it on the training data. Pretrained weights keep their own, and do not suit another number."""
     short_range: bool
     """Below the shortest distances of the training data: splines that go on and saturate, and the
     known repulsion of nuclei (ZBL)."""
