@@ -62,9 +62,13 @@ def energy_rows(
 def forces_rows(
     model: LinearModel, params: Params, data: Dataset, *, lambdas: Lambdas, count: int, seed: int
 ) -> Rows:
-    """About `count` force labels: random directions in space of random atoms, as many per frame."""
+    """About `count` force labels: random directions in space of random atoms, as many per frame.
+
+    No more than the largest frame has components: more directions would tell the same again.
+    """
     frames = [index for index, frame in enumerate(data.frames) if frame.forces is not None]
-    each = -(-count // max(len(frames), 1))
+    most = max((3 * len(data.frames[index].numbers) for index in frames), default=0)
+    each = min(-(-count // max(len(frames), 1)), most)
     random = torch.Generator().manual_seed(seed)
     parts: list[Rows] = []
     for batch, labels in edge_batches(data, like=params, edges=_EDGES, chosen=frames):
