@@ -56,7 +56,7 @@ def predicted(frames: Sequence[Frame], *, power: float) -> tuple[list[Frame], Pr
 
 @pytest.mark.parametrize("power", [0.4, 1.0, 1.6])
 def test_the_power_of_errors_is_found(power: float) -> None:
-    assert power_of([predicted(crystals(200), power=power)]) == pytest.approx(power, rel=0.12)
+    assert power_of([predicted(crystals(800), power=power)]) == pytest.approx(power, rel=0.12)
 
 
 def test_errors_that_say_nothing_leave_the_power_of_the_posterior() -> None:
