@@ -100,8 +100,7 @@ def adopt(
         posterior=posterior,
         shift=cast("Shift", shift),
         growth=power,
-        seed=seed,
-        overrides=change or [],
+        overrides=[f"seed={seed}", *(change or [])],
         progress=counting(out, posterior),
     )
     potential.save(output)

@@ -82,7 +82,6 @@ def adopt(
     posterior: str = "distance",
     shift: Shift = "auto",
     growth: Growth = "auto",
-    seed: int = 0,
     overrides: Sequence[str] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> Potential:
@@ -90,10 +89,12 @@ def adopt(
 
     `weights` is a name such as 7net-0 or chgnet, a file as in mace:medium.model, or the
     specification of a `ModuleModel` of your own. `valid` is a share, a number of structures, or
-    other files, for the calibration. `overrides` change keys of the configuration, such as
-    data.energy_key=dft_energy or calibrate=conformal.
+    other files, for the calibration. `growth` is the power of the posterior's σ with which errors
+    grow away from the data; auto: as the farther half of them says. `overrides` change keys of the
+    configuration, such as data.energy_key=dft_energy, calibrate=conformal, or seed=1 for others in
+    the parts.
     """
-    config = adoption_config(data, valid=valid, posterior=posterior, seed=seed, overrides=overrides)
+    config = adoption_config(data, valid=valid, posterior=posterior, overrides=overrides)
     splits = read_splits(config)
     spec: ModelSpec
     if isinstance(weights, str):
@@ -108,7 +109,6 @@ def adoption_config(
     *,
     valid: float | int | str | Path | Sequence[str | Path] = VALID,
     posterior: str = "distance",
-    seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> Config:
     """Where the data are and what is fitted to them, in the words of a training."""
@@ -123,7 +123,6 @@ def adoption_config(
             "forces": 0.0,
         },  # labels of forces are used where they are, and need not be
         "calibrate": "scale-element",  # one factor would serve one material of several
-        "seed": seed,
     }
     return make_config(raw, overrides, source="adopt")
 
