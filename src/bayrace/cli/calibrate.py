@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,6 +108,7 @@ def fit(
     from bayrace.cli.tables import calibration_table
     from bayrace.data.split import frame_hashes
     from bayrace.evaluate.evaluation import evaluate_predictions
+    from bayrace.potential.opened import altered
 
     if not potential.frames:
         console(stderr=True).print(
@@ -119,7 +119,7 @@ def fit(
     raw = predictions(potential, frames, edge_budget=edge_budget)
     powers = Powers.known(potential.statistics)
     calibration = fit_calibration(raw, method=method, powers=powers)
-    calibrated = replace(
+    calibrated = altered(
         potential,
         calibration=calibration,
         frames={**potential.frames, "calibration": frame_hashes(frames)},

@@ -1,8 +1,10 @@
-"""A potential that is in memory, or in a file: whoever takes one takes either."""
+"""A potential that is in memory or in a file, and the same one with other fields."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,3 +25,13 @@ def opened(
         where = None if str(device) == "auto" else device
         return potential.to(device=where, dtype=dtype)
     return Potential.load(potential, device=device, dtype=dtype)
+
+
+def altered(potential: Potential, **fields: Any) -> Potential:
+    """The potential with other fields, but for its specification.
+
+    Its network, which holds no weights, is built only once.
+    """
+    result = replace(potential, **fields)
+    vars(result)["model"] = potential.model
+    return result

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ from bayrace.models.noise import Lambdas
 from bayrace.posterior import POSTERIORS
 from bayrace.posterior.method import FitTask
 from bayrace.posterior.shifts import mean_shift
+from bayrace.potential.opened import altered
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks
 from bayrace.workflow.calibrate import calibrated
@@ -172,14 +173,13 @@ def adopt_splits(
         _tell(zero)
     potential = network.fitted(whole, zero.shift, progress=progress)
     powers = Powers(growth, growth) if growth != "auto" else _grown(network, whole, zero, shift)
-    potential = replace(
+    potential = altered(
         potential,
         statistics=_statistics(whole, zero, deviation, valid=len(splits.valid))
         | {GROWTH: powers._asdict()},
         frames=seen_frames(splits),
         distances=Distances.of(whole),
     )
-    vars(potential)["model"] = model  # loading it again would take seconds
     return calibrated(potential, splits.valid, method=config.calibrate.method)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from bayrace.calibrate.fit import Powers, fit_calibration
@@ -16,7 +15,7 @@ from bayrace.data.frame import Frame
 from bayrace.data.read import read_frames, split_isolated
 from bayrace.data.split import frame_hashes
 from bayrace.models.noise import noise_spec_of
-from bayrace.potential.opened import opened
+from bayrace.potential.opened import altered, opened
 from bayrace.potential.potential import Potential
 from bayrace.workflow.training_data import training_frames
 
@@ -43,7 +42,7 @@ def calibrated(
         _log.warning("σ is not calibrated: %s", error)
         return potential
     seen = {**potential.frames, "calibration": frame_hashes(valid)}
-    return replace(potential, calibration=calibration, frames=seen)
+    return altered(potential, calibration=calibration, frames=seen)
 
 
 def calibrate(
@@ -65,7 +64,7 @@ def calibrate(
     seen = {**known.frames, "calibration": frame_hashes(frames)}
     powers = Powers.known(known.statistics)
     calibration = fit_calibration(raw, method=method, powers=powers)
-    return replace(known, calibration=calibration, frames=seen)
+    return altered(known, calibration=calibration, frames=seen)
 
 
 def _frames(

@@ -102,7 +102,7 @@ def power_of(batches: Iterable[tuple[Sequence[Frame], Prediction]]) -> float:
 
     def loss(power: float) -> float:
         found = [judged(errors[own], expected[own] ** power)[0] * own.size for own in groups]
-        return sum(found) / known.sum()
+        return float(sum(found) / known.sum())
 
     return least_within(_GRID, [loss(power) for power in _GRID], count=int(known.sum()))
 
