@@ -123,7 +123,6 @@ def adoption_config(
             "kind": "mse",
             "forces": 0.0,
         },  # labels of forces are used where they are, and need not be
-        "calibrate": "scale-element",  # one factor would serve one material of several
     }
     return make_config(raw, overrides, source="adopt")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from bayrace.calibrate.fit import Powers, fit_calibration
@@ -11,6 +11,7 @@ from bayrace.calibrate.method import RecalibrationMethod
 from bayrace.calibrate.seen import refuse_seen
 from bayrace.config import make_config
 from bayrace.config.build import label_keys
+from bayrace.core.prediction import Prediction
 from bayrace.data.frame import Frame
 from bayrace.data.read import read_frames, split_isolated
 from bayrace.data.split import frame_hashes
@@ -18,6 +19,8 @@ from bayrace.models.noise import noise_spec_of
 from bayrace.potential.opened import altered, opened
 from bayrace.potential.potential import Potential
 from bayrace.workflow.training_data import training_frames
+
+Batches = Iterable[tuple[Sequence[Frame], Prediction]]
 
 _log = logging.getLogger(__name__)
 
@@ -33,16 +36,11 @@ def calibrated(
     silent = noise_spec_of(potential.model).kind == "none" and potential.posterior.name == "point"
     if method is None or silent:
         return potential
-    stress = any(frame.stress is not None and frame.pbc.all() for frame in valid)
-    raw = potential.predict_frames(valid, stress=stress, calibrated=False)
     try:
-        powers = Powers.known(potential.statistics)
-        calibration = fit_calibration(raw, method=method, powers=powers)
+        return fitted_to(potential, valid, raw_predictions(potential, valid), method=method)
     except ValueError as error:
         _log.warning("σ is not calibrated: %s", error)
         return potential
-    seen = {**potential.frames, "calibration": frame_hashes(valid)}
-    return altered(potential, calibration=calibration, frames=seen)
 
 
 def calibrate(
@@ -59,12 +57,41 @@ def calibrate(
     known = opened(potential)
     frames = _frames(known, data)
     refuse_seen(known.frames, frames)
-    stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
-    raw = known.predict_frames(frames, stress=stress, calibrated=False)
-    seen = {**known.frames, "calibration": frame_hashes(frames)}
-    powers = Powers.known(known.statistics)
+    return fitted_to(known, frames, raw_predictions(known, frames), method=method)
+
+
+def raw_predictions(
+    potential: Potential,
+    frames: Sequence[Frame],
+    *,
+    edge_budget: int = 20_000,
+    progress: Callable[[int], None] | None = None,
+) -> Batches:
+    """Predictions with the variances that the posterior has; stress where a label asks for it."""
+    return potential.predict_frames(
+        frames,
+        stress=any(frame.stress is not None and frame.pbc.all() for frame in frames),
+        calibrated=False,
+        edge_budget=edge_budget,
+        progress=progress,
+    )
+
+
+def fitted_to(
+    potential: Potential,
+    frames: Sequence[Frame],
+    raw: Batches,
+    *,
+    method: str | RecalibrationMethod,
+) -> Potential:
+    """The potential with a calibration by raw predictions of frames, which it keeps in mind.
+
+    Powers of σ that it knows, such as those of an adopted network, are kept.
+    """
+    powers = Powers.known(potential.statistics)
     calibration = fit_calibration(raw, method=method, powers=powers)
-    return altered(known, calibration=calibration, frames=seen)
+    seen = {**potential.frames, "calibration": frame_hashes(frames)}
+    return altered(potential, calibration=calibration, frames=seen)
 
 
 def _frames(
