@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument(
         "--energies", nargs="+", default=[], help="posteriors whose σ of forces is not looked at"
     )
+    parser.add_argument("--growth", default="auto", help="as of bayrace adopt")
     parser.add_argument("--set", action="append", default=[], help="key=value for bayrace adopt")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of other packages
@@ -75,7 +76,7 @@ def main() -> None:
             parts = label(trial)
             for posterior in options.posteriors:
                 changes = [f"--set={each}" for each in options.set]
-                adopting = ["--posterior", posterior, *changes]
+                adopting = ["--posterior", posterior, "--growth", options.growth, *changes]
                 measure(trial, parts, adopting, forces=posterior not in options.energies)
 
 
