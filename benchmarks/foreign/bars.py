@@ -3,7 +3,8 @@
 python benchmarks/foreign/bars.py                   # both networks; --networks 7net-0 for one
 python benchmarks/foreign/bars.py --materials NaCl  # one material alone
 python benchmarks/foreign/bars.py --structures 8    # to see whether it runs
-python benchmarks/foreign/bars.py --posterior llpr --energies  # whose σ of forces is slow
+python benchmarks/foreign/bars.py --seed 1          # another draw of the structures
+python benchmarks/foreign/bars.py --posteriors distance llpr --energies llpr  # see below
 
 Needs pip install 'bayrace[sevennet,chgnet]', whose wheels hold the weights; nothing is fetched.
 Each network is adopted for eight-atom cells of salt and silicon, rattled by 0.02 to 0.12 Å and
@@ -13,7 +14,8 @@ strained by 1.5 %, that the other network has labelled. Printed are
 - the share of new structures of the same kind in their 90 % intervals (bar: 85 to 95 %);
 - the AUROC of σ between those structures and ones rattled by 0.25 to 0.35 Å (bar: 0.95);
 - medians of σ against the rattle, of the errors beside them, and the rattle from which on each
-  rises: inside the data, σ has to follow the errors (`--energies`: of energies alone);
+  rises: inside the data, σ has to follow the errors (`--energies llpr`: of energies alone, as
+  LLPR's σ of forces is slow);
 - where dynamics at 300 K and at 6000 K end, by `bayrace md` with its default rule.
 """
 
@@ -46,6 +48,7 @@ from bayrace.potential.potential import Potential
 LATTICES = {"NaCl": ("rocksalt", 5.64), "Si": ("diamond", 5.43)}
 OTHER = {"7net-0": "chgnet", "chgnet": "7net-0"}
 HOME, FAR, STRAIN = (0.02, 0.12), (0.25, 0.35), 0.015
+DRAW = 100_000  # seeds of one draw
 RATTLES = (0.02, 0.05, 0.08, 0.12, 0.16, 0.2, 0.25, 0.3)  # Å
 SHORTEST = 1.0  # Å between atoms
 
@@ -55,21 +58,26 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=OTHER, default=list(OTHER))
     parser.add_argument("--materials", nargs="+", choices=LATTICES, default=list(LATTICES))
     parser.add_argument("--structures", type=int, default=60, help="of each material and part")
-    parser.add_argument("--posterior", default="distance")
+    parser.add_argument("--seed", type=int, default=0, help="of the structures")
+    parser.add_argument("--posteriors", nargs="+", default=["distance"])
     parser.add_argument(
-        "--energies", action="store_true", help="σ of energies alone, not of forces"
+        "--energies", nargs="+", default=[], help="posteriors whose σ of forces is not looked at"
     )
+    parser.add_argument("--growth", default="auto", help="as of bayrace adopt")
     parser.add_argument("--set", action="append", default=[], help="key=value for bayrace adopt")
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # of other packages
     torch.set_num_threads(1)
     for network in options.networks:
         with tempfile.TemporaryDirectory(prefix="bayrace-foreign-") as folder:
-            changes = [f"--set={each}" for each in options.set]
-            adopting = ["--posterior", options.posterior, *changes]
             materials, count = tuple(options.materials), options.structures
-            trial = Trial(network, materials, count, Path(folder), not options.energies)
-            measure(trial, adopting)
+            trial = Trial(network, materials, count, Path(folder), options.seed * DRAW)
+            print(f"\n{network}, labels of {OTHER[network]}, draw {options.seed}", flush=True)
+            parts = label(trial)
+            for posterior in options.posteriors:
+                changes = [f"--set={each}" for each in options.set]
+                adopting = ["--posterior", posterior, "--growth", options.growth, *changes]
+                measure(trial, parts, adopting, forces=posterior not in options.energies)
 
 
 @dataclass(frozen=True)
@@ -80,42 +88,70 @@ class Trial:
     materials: tuple[str, ...]
     count: int  # structures of each material and part
     folder: Path
-    forces: bool  # whether their σ is looked at
+    first: int  # seed
 
     def cells(self, amplitudes: tuple[float, float], count: int, *, seed: int) -> Iterator[Atoms]:
         """So many cells of each material."""
+        seed += self.first
         random = np.random.default_rng(seed)
         for material in self.materials:
             for number in range(count):
                 yield crystal(material, random.uniform(*amplitudes), seed=seed + number)
 
 
-def measure(trial: Trial, adopting: Sequence[str]) -> None:
-    """All figures of one network, whose labels are those of the other."""
-    network, folder, count = trial.network, trial.folder, trial.count
-    named = " and ".join(trial.materials)
-    print(f"\n{network} for {named}, labels of {OTHER[network]}, {' '.join(adopting)}", flush=True)
-    labels = own_calculator(OTHER[network])
-    for part, seed, amplitudes in (("home", 0, HOME), ("test", 1000, HOME), ("far", 2000, FAR)):
-        images = trial.cells(amplitudes, count if part != "far" else count // 2, seed=seed)
-        ase.io.write(folder / f"{part}.xyz", [labelled(atoms, labels) for atoms in images])
+@dataclass(frozen=True)
+class Parts:
+    """Labelled structures."""
+
+    test: Sequence[Atoms]
+    far: Sequence[Atoms]
+    rising: dict[str, list[list[Atoms]]]  # of each material, for each of RATTLES
+
+
+def label(trial: Trial) -> Parts:
+    """Those of a trial by the other network; what it is adopted for goes to home.xyz."""
+    labels, count = own_calculator(OTHER[trial.network]), trial.count
+    home, test, far = (
+        [labelled(atoms, labels) for atoms in trial.cells(amplitudes, number, seed=seed)]
+        for seed, amplitudes, number in (
+            (0, HOME, count),
+            (1000, HOME, count),
+            (2000, FAR, count // 2),
+        )
+    )
+    ase.io.write(trial.folder / "home.xyz", home)
+    seeds = range(trial.first, trial.first + max(4, count // 6))
+    rising = {
+        material: [
+            [labelled(crystal(material, rattle, seed=seed), labels) for seed in seeds]
+            for rattle in RATTLES
+        ]
+        for material in trial.materials
+    }
+    return Parts(test, far, rising)
+
+
+def measure(trial: Trial, parts: Parts, adopting: Sequence[str], *, forces: bool) -> None:
+    """All figures of one network with one posterior; of energies alone without `forces`."""
+    network, folder = trial.network, trial.folder
+    print(f" {' '.join(adopting)}", flush=True)
     command = ["adopt", network, "--data", f"{folder}/home.xyz", *adopting]
-    run(*command, "-o", f"{folder}/adopted.bayrace")
+    said = run(*command, "-o", f"{folder}/adopted.bayrace")
+    print("  " + next(line for line in said.splitlines() if line.startswith("errors grow")))
     potential = Potential.load(folder / "adopted.bayrace")
     print_reproduction(trial, potential)
-    test, far = (ase.io.read(folder / f"{part}.xyz", ":") for part in ("test", "far"))
-    near = predicted(trial, potential, test)
-    print_intervals(near, test)
-    print_detection(trial, near, predicted(trial, potential, far))
+    near = predicted(potential, parts.test, forces=forces)
+    print_intervals(near, parts.test)
+    print_detection(near, predicted(potential, parts.far, forces=forces), forces=forces)
     for material in trial.materials:
-        print_rise(trial, potential, material, labels)
+        print_rise(potential, material, parts.rising[material], forces=forces)
         print_dynamics(trial, material)
 
 
 def print_dynamics(trial: Trial, material: str) -> None:
     """Where `bayrace md` ends."""
     folder = trial.folder
-    ase.io.write(folder / "start.xyz", crystal(material, 0.05, seed=1))
+    ase.io.write(folder / "start.xyz", crystal(material, 0.05, seed=trial.first + 1))
     for temperature, steps in ((300, 50), (6000, 200)):
         said = run(
             *("md", f"{folder}/adopted.bayrace", f"{folder}/start.xyz", "--overwrite"),
@@ -137,7 +173,7 @@ def print_reproduction(trial: Trial, potential: Potential) -> None:
     energies, forces = [], []
     for material in trial.materials:
         for seed in range(3):
-            atoms = crystal(material, 0.1, seed=5000 + seed)
+            atoms = crystal(material, 0.1, seed=trial.first + 5000 + seed)
             found = exact.predict(atoms)
             atoms.calc = calculator
             zero = sum(shifts[number] for number in atoms.numbers)
@@ -147,8 +183,8 @@ def print_reproduction(trial: Trial, potential: Potential) -> None:
     print(f"  its own energies to {max(energies):.1e} eV/atom, forces to {max(forces):.1e} eV/Å")
 
 
-def predicted(trial: Trial, potential: Potential, images: Sequence[Atoms]) -> Prediction:
-    return potential.predict(images, uncertainty="full" if trial.forces else "energy")
+def predicted(potential: Potential, images: Sequence[Atoms], *, forces: bool) -> Prediction:
+    return potential.predict(images, uncertainty="full" if forces else "energy")
 
 
 def print_intervals(found: Prediction, test: Sequence[Atoms]) -> None:
@@ -166,31 +202,31 @@ def print_intervals(found: Prediction, test: Sequence[Atoms]) -> None:
     )
 
 
-def print_detection(trial: Trial, near: Prediction, far: Prediction) -> None:
+def print_detection(near: Prediction, far: Prediction, *, forces: bool) -> None:
     """How well σ tells structures like the data from far ones."""
     said = f"by σ of energy {auroc(near.energy.std.numpy(), far.energy.std.numpy()):.3f}"
-    if trial.forces:
+    if forces:
         said += f", of force {auroc(worst(near).numpy(), worst(far).numpy()):.3f}"
     print(f"  AUROC of the far ones: {said}", flush=True)
 
 
-def print_rise(trial: Trial, potential: Potential, material: str, labels: Any) -> None:
+def print_rise(
+    potential: Potential, material: str, rising: Sequence[Sequence[Atoms]], *, forces: bool
+) -> None:
     """Medians of σ against the rattle, and of the errors beside it."""
     rows = []
-    count = max(4, trial.count // 6)
-    for rattle in RATTLES:
-        images = [labelled(crystal(material, rattle, seed=k), labels) for k in range(count)]
-        found = predicted(trial, potential, images)
+    for images in rising:
+        found = predicted(potential, images, forces=forces)
         truth = torch.tensor([atoms.get_potential_energy() for atoms in images])
         pulled = torch.tensor(np.concatenate([atoms.get_forces() for atoms in images]))
         error = (found.energy.mean - truth).abs()
         lengths = (found.forces.mean - pulled).norm(dim=-1).reshape(-1, 8).amax(1)
         columns = {"σ_E": found.energy.std, "error of the energy": error}
-        if trial.forces:
+        if forces:
             columns |= {"σ_F": worst(found), "error of the force": lengths}
         rows.append([1000 * float(column.median()) for column in columns.values()])
-    forces = "; σ_F and error of the worst atom, meV/Å" if trial.forces else ""
-    print(f"  {material}: rattle, Å: σ_E, error, meV{forces}")
+    more = "; σ_F and error of the worst atom, meV/Å" if forces else ""
+    print(f"  {material}: rattle, Å: σ_E, error, meV{more}")
     for rattle, row in zip(RATTLES, rows, strict=True):
         print(f"    {rattle:.2f}: {' '.join(f'{value:.0f}' for value in row)}")
     found_from = [

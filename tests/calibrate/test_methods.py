@@ -128,7 +128,10 @@ def test_scale_known_answers() -> None:
     z, numbers = np.array([3.0, -4.0, 1.0]), np.array([1, 1, 8])
     assert scale.fit(z, robust=False) == Recalibration(math.sqrt(26 / 3), 3)
     found = scale.fit(z, numbers=numbers, robust=False)
-    assert found.by_element == {1: math.sqrt(12.5), 8: 1.0}
+    common = math.sqrt(26 / 3)  # on which elements of 2 and 1 errors lean as if 30 more had it
+    own = {1: (math.sqrt(12.5), 2 / 32), 8: (1.0, 1 / 31)}
+    expected = {number: common * (each / common) ** part for number, (each, part) in own.items()}
+    assert found.by_element == pytest.approx(expected)
     assert found.factor == math.sqrt(26 / 3)
     with pytest.raises(ValueError, match="root mean square 0"):
         scale.fit(np.zeros(5))

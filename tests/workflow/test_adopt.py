@@ -95,6 +95,21 @@ def test_calibration_frames_are_seen_by_nothing_else(tmp_path: Path) -> None:
     assert set(one.frames["train"]).isdisjoint(one.frames["calibration"])
 
 
+def test_the_growth_of_errors_is_kept_for_later_calibrations(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.xyz", 40, zero=ZERO, error=0.01)
+    other = write(tmp_path / "b.xyz", 20, zero=ZERO, error=0.01, start=100)
+    adopt(SPEC, file, growth=0.5).save(tmp_path / "a.bayrace")
+    again = bayrace.calibrate(tmp_path / "a.bayrace", other, method="scale-rms")
+    assert again.calibration is not None
+    assert again.calibration.energy is not None
+    assert again.calibration.forces is not None
+    assert (again.calibration.energy.power, again.calibration.forces.power) == (0.5, 0.5)
+    found = adopt(SPEC, file).calibration
+    assert found is not None
+    assert found.energy is not None
+    assert 0.2 < found.energy.power < 4
+
+
 def test_its_data_can_be_read_again_and_added_to(tmp_path: Path) -> None:
     adopted = adopt(SPEC, write(tmp_path / "a.xyz", 24, zero=ZERO, error=0.01))
     adopted.save(tmp_path / "a.bayrace")

@@ -35,11 +35,13 @@ def test_three_lines(raw: dict[str, object]) -> None:
     assert potential.posterior.name == "distance"
     rigid = bayrace.fit(potential, "llpr", ["posterior.llpr.force_rows=0"])
     assert rigid.posterior.name == "llpr"
+    assert vars(rigid)["model"] is vars(potential)["model"]  # no second network is built
     other = str(Path(str(raw["output"])).with_name("other.traj"))
     for data in (None, other):
         honest = bayrace.calibrate(rigid, data, method="scale-rms")
         assert honest.calibration is not None
         assert honest.calibration.method == "scale-rms"
+        assert vars(honest)["model"] is rigid.model
     with pytest.raises(ValueError, match="were used for training"):
         bayrace.calibrate(rigid, str(Path(str(raw["output"])).with_name("train.traj")))
 

@@ -1,9 +1,12 @@
 """A fitted calibration: what it does to a prediction, and how a file stores it.
 
 Means never move, so forces stay the derivative of the energy. Variances are multiplied by factor²,
-the aleatoric and the epistemic part alike, and the Gaussian may give way to another shape. With a
-power b the factor is larger where σ is: it is multiplied by (σ / pivot)^(b - 1), where σ² is the
-mean variance of the components, which does not change with the orientation.
+the aleatoric and the epistemic part alike, and the Gaussian may give way to another shape. Factors
+may go by element: that of a force is its atom's, that of an energy or a stress has the mean square
+of those of its atoms. With a power b the factor is larger where σ is: it is multiplied by
+(σ / pivot)^(b - 1), where σ² is the mean variance of the components, which does not change with the
+orientation, and the σ of an energy counts per atom, so that the power does not change how it grows
+with the size of a structure.
 """
 
 from __future__ import annotations
@@ -30,9 +33,9 @@ class Recalibration:
     factor: float  # σ is multiplied by it
     count: int  # errors it was fitted to
     shape: ErrorDistribution | None = None  # of the errors divided by the new σ; None is Gaussian
-    by_element: Mapping[int, float] = field(default_factory=dict)  # factors of forces, first choice
+    by_element: Mapping[int, float] = field(default_factory=dict)  # factors, first choice
     power: float = 1.0  # of σ; 1 is proportional
-    pivot: float = 1.0  # the σ whose factor is `factor` whatever the power
+    pivot: float = 1.0  # the σ, of energies per atom, whose factor is `factor` at any power
     interval: tuple[float, float] | None = None  # of the factor, 90 %, by drawing structures anew
 
     def __post_init__(self) -> None:
@@ -49,11 +52,17 @@ class Recalibration:
                 "calibrate on more frames"
             )
 
-    def apply(self, value: Uncertain, numbers: Tensor | None = None) -> Uncertain:
-        """The same means with other variances; `numbers` (N,) where factors go by element."""
+    def apply(
+        self, value: Uncertain, numbers: Tensor | None = None, structure: Tensor | None = None
+    ) -> Uncertain:
+        """The same means with other variances.
+
+        Factors by element ask for the atomic `numbers` (N,), and for what belongs to a structure
+        also for the `structure` (N,) of each atom.
+        """
         if value.shape is not None:
             raise ValueError("this prediction is calibrated already; calibrate the raw one")
-        square = self._squares(numbers, value)
+        square = self.squares(value, numbers, structure)
         scalar = value.aleatoric.shape == value.mean.shape
         factor = square
         if isinstance(square, Tensor) and not scalar:
@@ -74,21 +83,39 @@ class Recalibration:
         """The factor of each atom, (N,)."""
         return np.array([self.by_element.get(int(z), self.factor) for z in numbers])
 
-    def _squares(self, numbers: Tensor | None, value: Uncertain) -> Tensor | float:
-        """Factors of the variances, one of all or that of each (N,)."""
-        square = self._constants(numbers, value.mean)
+    def one_factor(self, what: str) -> float:
+        """The factor, where it is all there is; ValueError with the name of what knows no more."""
+        if self.by_element or self.power != 1.0:
+            raise ValueError(
+                f"{what} knows one factor of σ, and this calibration has factors by element or a "
+                "power; use bayrace calibrate --method scale"
+            )
+        return self.factor
+
+    def squares(
+        self, value: Uncertain, numbers: Tensor | None = None, structure: Tensor | None = None
+    ) -> Tensor | float:
+        """Factors of the variances, one of all or that of each, (N,) or (S,)."""
+        square = self._constants(value.mean, numbers, structure)
         if self.power == 1.0:
             return square
-        ratio = value.level / self.pivot
+        level = value.level
+        energies = value.aleatoric.shape == value.mean.shape
+        if energies and structure is not None:  # they grow with the number of atoms
+            level = level / _averages(torch.ones_like(structure), structure, level)[1]
+        ratio = level / self.pivot
         return square * torch.where(ratio > 0, ratio ** (2 * (self.power - 1)), 1.0)
 
-    def _constants(self, numbers: Tensor | None, mean: Tensor) -> Tensor | float:
+    def _constants(
+        self, mean: Tensor, numbers: Tensor | None, structure: Tensor | None
+    ) -> Tensor | float:
         if not self.by_element:
             return self.factor**2
         if numbers is None:
             raise ValueError("factors by element need the atomic numbers of the atoms")
         factors = self.factors(numbers.numpy(force=True))
-        return torch.as_tensor(factors**2, dtype=mean.dtype, device=mean.device)
+        square = torch.as_tensor(factors**2, dtype=mean.dtype, device=mean.device)
+        return square if structure is None else _averages(square, structure, mean)[0]
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-able mapping."""
@@ -142,22 +169,28 @@ class Calibration:
     @property
     def by_element(self) -> bool:
         """Whether `apply` needs the atomic numbers."""
-        return self.forces is not None and bool(self.forces.by_element)
+        fitted = (getattr(self, name) for name in _QUANTITIES)
+        return any(each is not None and each.by_element for each in fitted)
 
     def apply(
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None = None
     ) -> Prediction:
         """The calibrated prediction; `numbers` (N,) are the atomic numbers in its order."""
         atoms = None if numbers is None else torch.as_tensor(numbers)
-        stress, atomic = prediction.stress, prediction.atomic_epistemic
-        if atomic is not None and self.energy is not None:
-            atomic = atomic * self.energy.factor**2
+        stress, atomic, structure = (
+            prediction.stress,
+            prediction.atomic_epistemic,
+            prediction.structure_index,
+        )
+        if atomic is not None and self.energy is not None:  # atoms as their structure
+            square = self.energy.squares(prediction.energy, atoms, structure)
+            atomic = atomic * (square[structure] if isinstance(square, Tensor) else square)
         return replace(
             prediction,
             atomic_epistemic=atomic,
-            energy=_applied(self.energy, prediction.energy),
+            energy=_applied(self.energy, prediction.energy, atoms, structure),
             forces=_applied(self.forces, prediction.forces, atoms),
-            stress=None if stress is None else _applied(self.stress, stress),
+            stress=None if stress is None else _applied(self.stress, stress, atoms, structure),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +221,18 @@ class Calibration:
 _QUANTITIES = ("energy", "forces", "stress")
 
 
+def _averages(values: Tensor, structure: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Means (S,) of atoms' values (N,) over their structures, and how many atoms these have."""
+    structure = structure.to(like.device)
+    total, atoms = (like.new_zeros(len(like)) for _ in range(2))
+    atoms = atoms.index_add(0, structure, like.new_ones(len(structure)))
+    return total.index_add(0, structure, values.to(like)) / atoms, atoms
+
+
 def _applied(
-    fitted: Recalibration | None, value: Uncertain, numbers: Tensor | None = None
+    fitted: Recalibration | None,
+    value: Uncertain,
+    numbers: Tensor | None,
+    structure: Tensor | None = None,
 ) -> Uncertain:
-    return value if fitted is None else fitted.apply(value, numbers)
+    return value if fitted is None else fitted.apply(value, numbers, structure)

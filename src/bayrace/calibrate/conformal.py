@@ -40,13 +40,13 @@ class Conformal:
         return with_interval(fit(errors.z, errors.structure), errors, root_mean_square)
 
 
-def fit(z: Array, owner: NDArray[np.int64] | None = None) -> Recalibration:
+def fit(z: Array, structure: NDArray[np.int64] | None = None) -> Recalibration:
     """Recalibrate by errors in units of σ, z (n,); intervals are symmetric about the mean.
 
-    `owner` (n,) tells the structure of each error; None: each is of its own.
+    `structure` (n,) tells the structure of each error; None: each is of its own.
     """
-    owner = np.arange(z.size) if owner is None else owner
-    _, place, sizes = np.unique(owner, return_inverse=True, return_counts=True)
+    structure = np.arange(z.size) if structure is None else structure
+    _, place, sizes = np.unique(structure, return_inverse=True, return_counts=True)
     count = sizes.size
     if count < MINIMUM:
         raise ValueError(

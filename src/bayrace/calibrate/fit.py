@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from bayrace.calibrate import RECALIBRATIONS
-from bayrace.calibrate.calibration import Calibration
+from bayrace.calibrate.calibration import Calibration, Recalibration
 from bayrace.calibrate.frames import largest_share
 from bayrace.calibrate.method import Errors, RecalibrationMethod
 from bayrace.core.prediction import Prediction, Uncertain
-from bayrace.data.frame import Frame
+from bayrace.data.frame import Frame, elements_of
 from bayrace.data.labels import label_arrays
+from bayrace.data.reference import composition
 from bayrace.data.split import fingerprint
 
 Array = NDArray[np.float64]
@@ -25,13 +28,34 @@ _log = logging.getLogger(__name__)
 _LARGE_SHARE = 0.25  # of a mean square, above which one frame is named
 
 
+class Powers(NamedTuple):
+    """Powers of σ that are known beforehand."""
+
+    energy: float = 1.0
+    forces: float = 1.0
+
+    @staticmethod
+    def known(statistics: Mapping[str, Any]) -> Powers:
+        """Those that the statistics of a potential hold; 1 where they hold none."""
+        return Powers(**statistics.get(GROWTH, {}))
+
+
+NO_POWERS = Powers()
+GROWTH = "error_growth"
+"""Their name among the statistics of a potential."""
+
+
 def fit_calibration(
-    batches: Iterable[tuple[Sequence[Frame], Prediction]], *, method: str | RecalibrationMethod
+    batches: Iterable[tuple[Sequence[Frame], Prediction]],
+    *,
+    method: str | RecalibrationMethod,
+    powers: Powers = NO_POWERS,
 ) -> Calibration:
     """Fit to raw predictions and the labels of their frames, as `predict_frames` yields them.
 
-    The method may go by its name, with default options. A quantity without labels, or without any
-    predicted σ, is left as it is; single numbers with σ = 0, which no factor changes, are left out.
+    The method may go by its name, with default options; it is fitted to σ with the given powers. A
+    quantity without labels, or without any predicted σ, is left as it is; single numbers with
+    σ = 0, which no factor changes, are left out.
     """
     chosen = RECALIBRATIONS.find(method)() if isinstance(method, str) else method
     frames: list[Frame] = []
@@ -58,7 +82,19 @@ def fit_calibration(
         numbers=np.concatenate([frame.numbers for frame in frames]).repeat(3)[known],
         level=np.concatenate([part.level for part in parts]).repeat(3)[known],
     )
-    fitted = {name: chosen.fit(each) if each.z.size else None for name, each in errors.items()}
+    of = errors["energy"].structure
+    elements = elements_of(frames)
+    shares = composition(frames, elements)[of] / atoms[of, None]
+    errors["energy"] = replace(
+        errors["energy"],
+        composition=dict(zip(elements, shares.T, strict=True)),
+        level=(np.concatenate([part.energy_level for part in parts]) / atoms)[of],
+    )
+    given = {**powers._asdict(), "stress": 1.0}
+    fitted = {
+        name: _fitted(chosen, each, given[name]) if each.z.size else None
+        for name, each in errors.items()
+    }
     for name, found in errors.items():
         _warn_of_one_frame(name, found, frames)
     if not any(fitted.values()):
@@ -78,7 +114,21 @@ class _Part:
     energy: Array  # (S,)
     forces: Array  # (N, 3)
     stress: Array  # (S, 6)
+    energy_level: Array  # (S,), σ of each energy
     level: Array  # (N,), σ of each atom's force
+
+
+def _fitted(method: RecalibrationMethod, errors: Errors, power: float) -> Recalibration:
+    """The recalibration of σ to a power."""
+    if power == 1.0 or errors.level is None:
+        return method.fit(errors)
+    log = np.log(errors.level)
+    pivot = float(np.exp(log.mean()))
+    grown = (power - 1) * (log - math.log(pivot))
+    found = method.fit(
+        replace(errors, z=errors.z * np.exp(-grown), level=np.exp(log + grown))
+    )  # whose geometric mean is the pivot too
+    return replace(found, power=power * found.power, pivot=pivot)
 
 
 def _part(frames: Sequence[Frame], prediction: Prediction) -> _Part:
@@ -87,6 +137,7 @@ def _part(frames: Sequence[Frame], prediction: Prediction) -> _Part:
         _standardised(labels.energy, prediction.energy),
         _standardised(labels.forces, prediction.forces),
         _standardised(labels.stress, prediction.stress),
+        prediction.energy.std.double().numpy(force=True),
         prediction.forces.level.double().numpy(force=True),
     )
 

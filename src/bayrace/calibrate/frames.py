@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Owner = NDArray[np.int64]
+Structures = NDArray[np.int64]
 
 LEVEL = 0.9
 """Of the interval that is shown."""
@@ -21,15 +21,15 @@ _MOST = 5000  # errors of a draw; beyond, evenly chosen ones of each structure s
 
 
 def bootstrap(
-    estimate: Callable[[Array], float], z: Array, owner: Owner, *, seed: int = 0
+    estimate: Callable[[Array], float], z: Array, structure: Structures, *, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Ends of the interval of an estimate from errors z (n,) of structures `owner` (n,).
+    """Ends of the interval of an estimate from errors z (n,) and the `structure` (n,) of each.
 
     None where there are fewer than two structures.
     """
     step = -(-z.size // _MOST)
-    z, owner = z[::step], owner[::step]
-    groups = np.split(z, np.flatnonzero(np.diff(owner)) + 1)
+    z, structure = z[::step], structure[::step]
+    groups = np.split(z, np.flatnonzero(np.diff(structure)) + 1)
     if len(groups) < 2:
         return None
     random = np.random.default_rng(seed)
@@ -39,9 +39,9 @@ def bootstrap(
     return float(low), float(high)
 
 
-def largest_share(z: Array, owner: Owner) -> tuple[float, int]:
+def largest_share(z: Array, structure: Structures) -> tuple[float, int]:
     """Of Σ z², what one structure carries at most, and which one."""
-    sums = np.bincount(owner, weights=z**2)
+    sums = np.bincount(structure, weights=z**2)
     worst = int(np.argmax(sums))
     total = float(sums.sum())
     return (float(sums[worst]) / total if total > 0 else 0.0), worst

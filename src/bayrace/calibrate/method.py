@@ -7,7 +7,7 @@ theirs in an entry point of the group `bayrace.recalibrations`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
@@ -28,7 +28,8 @@ class Errors:
     structure: NDArray[np.int64]  # that it is of, ascending
     scalar: bool  # an energy, whose errors may be skewed; components of vectors may not
     numbers: NDArray[np.int64] | None = None  # of its atom; None where it is of no atom
-    level: Array | None = None  # σ of its atom's force, eV/Å
+    composition: Mapping[int, Array] | None = None  # of its structure: parts of all its atoms
+    level: Array | None = None  # σ of the energy per atom, eV, or of the atom's force, eV/Å
 
 
 class RecalibrationMethod(Protocol):

@@ -35,7 +35,7 @@ class Power:
 
     def fit(self, errors: Errors) -> Recalibration:
         """Of forces; other quantities have one factor."""
-        if errors.level is None:
+        if errors.level is None or errors.scalar:
             return Scale().fit(errors)
         return fit(errors.z, errors.level)
 

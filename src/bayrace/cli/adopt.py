@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bayrace.potential.potential import Potential
-    from bayrace.workflow.adopt import Shift
+    from bayrace.workflow.adopt import Growth, Shift
 
 
 def register(app: typer.Typer) -> None:
@@ -53,6 +54,13 @@ def adopt(
             "none, or auto, which fits them where they explain most of the error."
         ),
     ] = "auto",
+    growth: Annotated[
+        str,
+        typer.Option(
+            help="How errors grow away from your data: a power of the posterior's σ, or auto, the "
+            "one that errors of the farther half of your structures follow."
+        ),
+    ] = "auto",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the splits.")] = 0,
     change: Annotated[
         list[str] | None,
@@ -84,14 +92,15 @@ def adopt(
     out = console()
     if shift not in ("auto", "fit", "none"):
         raise ValueError(f"--shift {shift}: use auto, fit or none")
+    power: Growth = "auto" if growth == "auto" else _power(growth)
     potential = run(
         weights,
         data,
         valid=valid or VALID,
         posterior=posterior,
         shift=cast("Shift", shift),
-        seed=seed,
-        overrides=change or [],
+        growth=power,
+        overrides=[f"seed={seed}", *(change or [])],
         progress=counting(out, posterior),
     )
     potential.save(output)
@@ -100,17 +109,29 @@ def adopt(
     out.print(f"potential: {output}")
 
 
+def _power(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 4:
+        raise ValueError(f"--growth {text}: use auto, or a power above 0 and at most 4")
+    return value
+
+
 def _lines(potential: Potential, weights: str) -> Iterator[str]:
     """What was found."""
+    from bayrace.calibrate.fit import GROWTH
     from bayrace.data.frame import symbols_of
 
-    found = potential.statistics
+    found, name = potential.statistics, potential.posterior.name
     yield (
-        f"{weights}, {symbols_of(potential.elements)}: {potential.posterior.name} fitted to "
+        f"{weights}, {symbols_of(potential.elements)}: {name} fitted to "
         f"{found['train_frames']} structures, calibrated on {found['valid_frames']} others"
     )
     error = 1000 * found["energy_rmse_per_atom"]
     zero = "that of the labels" if any(potential.references.values()) else "the network's own"
     yield f"energy zero: {zero}; error of its energies {error:.3g} meV/atom"
+    yield f"errors grow with the power {found[GROWTH]['energy']:.2g} of what {name} says"
     if potential.calibration is None:
         yield "σ is not calibrated"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,11 +103,10 @@ def fit(
     edge_budget: int,
 ) -> Potential:
     """The potential with a calibration fitted to these frames; tells what it does to them."""
-    from bayrace.calibrate.fit import fit_calibration
     from bayrace.calibrate.seen import refuse_seen
     from bayrace.cli.tables import calibration_table
-    from bayrace.data.split import frame_hashes
     from bayrace.evaluate.evaluation import evaluate_predictions
+    from bayrace.workflow.calibrate import fitted_to
 
     if not potential.frames:
         console(stderr=True).print(
@@ -117,12 +115,9 @@ def fit(
         )
     refuse_seen(potential.frames, frames)
     raw = predictions(potential, frames, edge_budget=edge_budget)
-    calibration = fit_calibration(raw, method=method)
-    calibrated = replace(
-        potential,
-        calibration=calibration,
-        frames={**potential.frames, "calibration": frame_hashes(frames)},
-    )
+    calibrated = fitted_to(potential, frames, raw, method=method)
+    calibration = calibrated.calibration
+    assert calibration is not None
     before = evaluate_predictions(raw, frames, name=name)
     after = evaluate_predictions(applied(calibration, raw), frames, name=name)
     console().print(calibration_table(before, after, factors(calibration)))
@@ -131,18 +126,16 @@ def fit(
 
 def predictions(potential: Potential, frames: list[Frame], *, edge_budget: int) -> Batches:
     """Raw predictions with a progress bar."""
-    stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
+    from bayrace.workflow.calibrate import raw_predictions
+
     with Progress(console=console(stderr=True), transient=True) as progress:
         task = progress.add_task("predicting", total=len(frames))
-        return list(
-            potential.predict_frames(
-                frames,
-                stress=stress,
-                calibrated=False,
-                edge_budget=edge_budget,
-                progress=lambda done: progress.update(task, completed=done),
-            )
-        )
+
+        def done(count: int) -> None:
+            progress.update(task, completed=count)
+
+        raw = raw_predictions(potential, frames, edge_budget=edge_budget, progress=done)
+        return [(list(some), prediction) for some, prediction in raw]
 
 
 def applied(calibration: Calibration, batches: Batches) -> Batches:
@@ -161,10 +154,11 @@ def factors(calibration: Calibration) -> dict[str, str]:
 
     def text(fitted: Recalibration) -> str:
         elements = sorted(fitted.by_element.items())
+        grown = "" if fitted.power == 1 else f" (σ/{fitted.pivot:.3g})^{fitted.power - 1:.2g}"
         if elements:
-            return ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements)
-        if fitted.power != 1:
-            return f"{fitted.factor:.3g} (σ/{fitted.pivot:.3g})^{fitted.power - 1:.2g}"
+            return ", ".join(f"{symbols_of([z])} {f:.3g}" for z, f in elements) + grown
+        if grown:
+            return f"{fitted.factor:.3g}{grown}"
         if fitted.interval is not None:
             return "{:.3g} ({:.3g} to {:.3g})".format(fitted.factor, *fitted.interval)
         return f"{fitted.factor:.3g}"

@@ -71,10 +71,15 @@ def compare(
             "total or epistemic, or the novelty of the structure."
         ),
     ] = "energy_total",
-    timed: Annotated[int, typer.Option(min=1, help="Structures in the batch that is timed.")] = 16,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of timing, in turns.")] = 30,
+    timed: Annotated[
+        int, typer.Option(min=1, help="Structures in the batch whose prediction is timed.")
+    ] = 16,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How often each potential is timed, in turns.")
+    ] = 30,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write all numbers (eV, Å) here.")
+        Path | None,
+        typer.Option("--json", help="JSON file to write all numbers to as well (eV, Å)."),
     ] = None,
     edge_budget: EdgeBudget = 20_000,
     energy_key: EnergyKey = None,

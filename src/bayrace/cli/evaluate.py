@@ -52,7 +52,8 @@ def evaluate(
         typer.Option(help="A file of unknown structures, to be told from the others; repeatable."),
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the numbers (eV, Å) here.")
+        Path | None,
+        typer.Option("--json", help="JSON file to write the numbers to as well (eV, Å)."),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option(help="Also draw parity and σ figures into this folder.")

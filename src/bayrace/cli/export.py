@@ -31,7 +31,8 @@ def export(
         ),
     ] = "metatomic",
     structure: Annotated[
-        Path | None, typer.Option(help="torch-export: the atoms that it is for.")
+        Path | None,
+        typer.Option(help="With --to torch-export: a structure of the atoms that the file is for."),
     ] = None,
     dtype: Annotated[
         Literal["float32", "float64"] | None,

@@ -48,23 +48,35 @@ def hop(
     time: Annotated[float, typer.Option(help="Length of each trajectory, fs.")] = 100.0,
     timestep: Annotated[float, typer.Option(help="Time step of the nuclei, fs.")] = 0.25,
     substeps: Annotated[
-        int, typer.Option(min=1, help="Steps of the amplitudes in one of the nuclei.")
+        int,
+        typer.Option(
+            min=1, help="Steps of the electronic amplitudes in one time step of the nuclei."
+        ),
     ] = 20,
     decoherence: Annotated[
         Literal["energy", "none"],
-        typer.Option(help="fssh, baeck-an: decoherence by the energy gap, or none."),
+        typer.Option(
+            help="Decoherence with --method fssh or baeck-an: by the energy gap, or none."
+        ),
     ] = "energy",
-    width: Annotated[float, typer.Option(help="shxf: width of wave packets, Å.")] = 0.053,
+    width: Annotated[
+        float, typer.Option(help="Width of wave packets with --method shxf, Å.")
+    ] = 0.053,
     frustrated: Annotated[
         Literal["keep", "reverse"],
-        typer.Option(help="Velocity along the coupling where a hop lacks energy."),
+        typer.Option(
+            help="What becomes of the velocity along the coupling where a hop lacks energy."
+        ),
     ] = "keep",
     temperature: Annotated[
         float, typer.Option(help="Temperature of the vibrations, K; 0: ground state.")
     ] = 0.0,
     max_force_error: MaxForceError = 1.0,
     probability: Annotated[
-        float, typer.Option(help="Stop a trajectory where P(larger force error) exceeds this.")
+        float,
+        typer.Option(
+            help="Stop a trajectory where a larger force error is likelier than this, 0 to 1."
+        ),
     ] = 0.5,
     rule: Annotated[
         bool, typer.Option("--rule/--no-rule", help="Whether uncertain forces stop a trajectory.")

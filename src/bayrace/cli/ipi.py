@@ -32,7 +32,8 @@ def ipi(
         typer.Option("--committee", help="Also send energies and forces of each member."),
     ] = False,
     stop_file: Annotated[
-        Path, typer.Option(help="Made where the stop rule acts; EXIT in i-PI's folder ends it.")
+        Path,
+        typer.Option(help="File made where the stop rule acts; EXIT in i-PI's folder ends i-PI."),
     ] = Path("EXIT"),
     max_force_error: MaxForceError = 0.5,
     probability: Probability = 0.05,

@@ -42,12 +42,13 @@ def lammps(
     temperature: Annotated[float, typer.Option(help="Temperature, K.")] = 300.0,
     timestep: Timestep = 0.5,
     relaxation: Annotated[
-        float, typer.Option(help="nvt, npt: relaxation time of the temperature, fs.")
+        float,
+        typer.Option(help="Relaxation time of the temperature with --ensemble nvt or npt, fs."),
     ] = 100.0,
     pressure: Pressure = 0.0,
     pressure_relaxation: PressureRelaxation = 1000.0,
     max_force: Annotated[
-        float, typer.Option(help="minimise: done when no force is larger, eV/Å.")
+        float, typer.Option(help="End --ensemble minimise when no force is larger than this, eV/Å.")
     ] = 0.001,
     every: Annotated[
         int, typer.Option(min=1, help="Steps between frames of the dump and lines of the log.")

@@ -69,17 +69,24 @@ def md(
     gap: GapLimit = "auto",
     uncertainty_every: UncertaintyEvery = 1,
     thermostat: Annotated[
-        Literal["langevin", "bussi"], typer.Option(help="nvt: thermostat.")
+        Literal["langevin", "bussi"], typer.Option(help="Thermostat of --ensemble nvt.")
     ] = "langevin",
-    friction: Annotated[float, typer.Option(help="langevin: friction, 1/fs.")] = 0.01,
+    friction: Annotated[
+        float, typer.Option(help="Friction of --thermostat langevin, 1/fs.")
+    ] = 0.01,
     relaxation: Annotated[
-        float, typer.Option(help="bussi, npt: relaxation time of the temperature, fs.")
+        float,
+        typer.Option(
+            help="Relaxation time of the temperature with --thermostat bussi or --ensemble npt, fs."
+        ),
     ] = 100.0,
-    barostat: Annotated[Literal["mtk", "berendsen"], typer.Option(help="npt: barostat.")] = "mtk",
+    barostat: Annotated[
+        Literal["mtk", "berendsen"], typer.Option(help="Barostat of --ensemble npt.")
+    ] = "mtk",
     pressure: Pressure = 0.0,
     pressure_relaxation: PressureRelaxation = 1000.0,
     compressibility: Annotated[
-        float, typer.Option(help="berendsen: compressibility, 1/GPa.")
+        float, typer.Option(help="Compressibility that --barostat berendsen assumes, 1/GPa.")
     ] = 0.5,
     bias: Annotated[
         float,

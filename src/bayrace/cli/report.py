@@ -60,7 +60,7 @@ def report(
     device: Device = "auto",
     debug: Debug = False,
 ) -> None:
-    """Write a page with every figure and number on a potential; it needs no network.
+    """Write a page with every figure and number on a potential; it can be read offline.
 
     \b
     Examples:

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from bayrace.simulate.stop import StopRule
 
 Timestep = Annotated[float, typer.Option(help="Time step, fs.")]
-Pressure = Annotated[float, typer.Option(help="npt: pressure, GPa.")]
+Pressure = Annotated[float, typer.Option(help="Pressure of --ensemble npt, GPa.")]
 PressureRelaxation = Annotated[
-    float, typer.Option(help="npt: relaxation time of the pressure, fs.")
+    float, typer.Option(help="Relaxation time of the pressure with --ensemble npt, fs.")
 ]
 UncertaintyEvery = Annotated[int, typer.Option(min=1, help="Steps between evaluations of σ.")]
 MaxForceError = Annotated[

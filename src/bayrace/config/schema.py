@@ -109,10 +109,13 @@ class LossConfig(Section):
         default=False, description="Divide energy errors by the number of atoms."
     )
     robust: Literal["none", "huber", "l1"] = Field(
-        default="none", description="Shape of the mse terms: squares, Huber or absolute values."
+        default="none",
+        description="mse: squares of errors (none), Huber's function, or absolute values (l1).",
     )
     huber_delta: float = Field(
-        default=0.01, gt=0, description="Where Huber turns linear, eV and eV/Å."
+        default=0.01,
+        gt=0,
+        description="robust: huber: errors from which on the loss is linear, eV and eV/Å.",
     )
     beta: float = Field(
         default=0.5,
@@ -177,7 +180,8 @@ class TrainConfig(Section):
     )
     weight_decay: float = Field(default=0.0, ge=0, description="Weight decay.")
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
-        default=(0.9, 0.999), description="Memory of the gradient's mean and square."
+        default=(0.9, 0.999),
+        description="Parts of the means of gradient and squared gradient that a step keeps.",
     )
     momentum: float = Field(
         default=0.95,
@@ -185,7 +189,11 @@ class TrainConfig(Section):
         lt=1,
         description="muon: memory of the gradient; soap: of its covariance.",
     )
-    eps: float = Field(default=1e-8, ge=0, description="Added to the root of the square.")
+    eps: float = Field(
+        default=1e-8,
+        ge=0,
+        description="Added to the root of the mean squared gradient, by which steps are divided.",
+    )
     schedule: Literal["plateau", "cosine", "constant"] = Field(
         default="cosine",
         description="How the learning rate falls; cosine ends with max_epochs or max_time.",
@@ -200,7 +208,11 @@ class TrainConfig(Section):
         default=1e-4, ge=0, description="plateau: relative improvement that counts as one."
     )
     min_lr: float = Field(default=1e-6, ge=0, description="plateau: lowest learning rate.")
-    cosine_warmup: int = Field(default=100, ge=0, description="cosine: steps of linear rise.")
+    cosine_warmup: int = Field(
+        default=100,
+        ge=0,
+        description="cosine: first steps, in which the learning rate rises linearly.",
+    )
     cosine_floor: float = Field(
         default=0.01,
         ge=0,

@@ -17,6 +17,7 @@ from ase.outputs import Properties, all_outputs
 from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.deploy.spreads import KINDS, spreads
 from bayrace.deploy.verlet import Geometry, VerletList
+from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
 
@@ -64,11 +65,7 @@ class Calculator(AseCalculator):
     ) -> None:
         super().__init__(**keywords)  # type: ignore[no-untyped-call]
         self._lock = RLock()
-        if isinstance(potential, Potential):
-            where = None if str(device) == "auto" else device
-            self.potential = potential.to(device=where, dtype=dtype)
-        else:
-            self.potential = Potential.load(potential, device=device, dtype=dtype)
+        self.potential = opened(potential, device=device, dtype=dtype)
         refuse_property(self.potential, "a calculator")
         self.uncertainty: Uncertainty = (
             "energy" if uncertainty == "energy" else "full" if uncertainty else "none"

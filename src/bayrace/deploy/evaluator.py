@@ -18,6 +18,7 @@ from bayrace.core.prediction import ErrorDistribution, Prediction
 from bayrace.data.distances import Gap
 from bayrace.deploy.verlet import Geometry, VerletList
 from bayrace.nn.spreads import spreads
+from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
 
@@ -67,11 +68,7 @@ class Evaluator:
         dtype: str | torch.dtype | None = None,
         skin: float = 0.5,
     ) -> None:
-        if isinstance(potential, Potential):
-            where = None if str(device) == "auto" else device
-            self.potential = potential.to(device=where, dtype=dtype)
-        else:
-            self.potential = Potential.load(potential, device=device, dtype=dtype)
+        self.potential = opened(potential, device=device, dtype=dtype)
         refuse_property(self.potential, "an engine")
         if rule is not None:
             rule.check_distances(self.potential)

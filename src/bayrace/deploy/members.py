@@ -7,7 +7,7 @@ uncertainty that no single prediction carries. It is the spread of what the memb
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bayrace.core.protocols import ClosedForm, Shifted
 from bayrace.posterior.point import Point
 from bayrace.posterior.shifts import SEED
+from bayrace.potential.opened import altered
 from bayrace.potential.potential import Potential
 from bayrace.predict.predict import reference_tensor
 
@@ -50,11 +51,9 @@ def members_of(potential: Potential, samples: int | None = None) -> list[Potenti
     for place in range(count):
         weights = {name: value[place] for name, value in stacked.items()}
         references = dict(zip(potential.elements, origins[place].tolist(), strict=True))
-        member = replace(
-            potential, posterior=Point(weights), references=references, calibration=None
+        result.append(
+            altered(potential, posterior=Point(weights), references=references, calibration=None)
         )
-        vars(member)["model"] = potential.model  # holds no weights, so it is built only once
-        result.append(member)
     return result
 
 

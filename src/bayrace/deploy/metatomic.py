@@ -45,7 +45,7 @@ def export(potential: Potential, path: str | Path) -> tuple[str, ...]:
         _species(spec.elements),
         origins,
         spec.cutoff,
-        1.0 if energy is None else energy.factor,
+        1.0 if energy is None else energy.one_factor("metatomic"),
     )
     names = ("energy", "energy_uncertainty", "energy_ensemble")[: 1 if len(members) == 1 else 3]
     about = "Machine-learned energy; its spread is over the members of the posterior."

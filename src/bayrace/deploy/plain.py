@@ -7,7 +7,6 @@ is computed is the size of a tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from bayrace.deploy.members import members_of
 from bayrace.models.race.network import Race
 from bayrace.models.race.spec import RaceSpec
 from bayrace.posterior.point import Point
+from bayrace.potential.opened import altered
 from bayrace.potential.potential import Potential
 
 
@@ -106,5 +106,5 @@ def single_members(potential: Potential) -> Sequence[Potential]:
         return [potential]
     if isinstance(posterior, ClosedForm):
         weights = {name: value[0] for name, value in potential.members.items()}
-        return [replace(potential, posterior=Point(weights))]
+        return [altered(potential, posterior=Point(weights))]
     return members_of(potential)

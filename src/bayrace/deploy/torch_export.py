@@ -77,7 +77,7 @@ def function(potential: Potential, frame: Frame) -> Function:
     references = origins[:, species]  # (M, N)
     calibration = potential.calibration
     fitted = None if calibration is None else calibration.energy
-    factor = 1.0 if fitted is None else fitted.factor
+    factor = 1.0 if fitted is None else fitted.one_factor("torch.export")
 
     def evaluate(
         positions: Tensor, cell: Tensor, pairs: Tensor, shifts: Tensor

@@ -17,6 +17,7 @@ import torch
 
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import bare_frame
+from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential
 from bayrace.predict.predict import Uncertainty
 
@@ -33,11 +34,7 @@ def torch_sim_model(
         from torch_sim.models.interface import ModelInterface
     except ImportError as error:
         raise ValueError("torch-sim is not installed; pip install 'bayrace[engines]'") from error
-    if isinstance(potential, Potential):
-        where = None if str(device) == "auto" else device
-        loaded = potential.to(device=where, dtype=dtype)
-    else:
-        loaded = Potential.load(potential, device=device, dtype=dtype)
+    loaded = opened(potential, device=device, dtype=dtype)
 
     class BayraceModel(ModelInterface):  # type: ignore[misc]
         """Our potential behind torch-sim's interface."""
@@ -60,12 +57,12 @@ def _predict(potential: Potential, state: Any, *, uncertainty: bool) -> dict[str
     positions = value("positions").detach().double().cpu().numpy()
     rows = value("cell").detach().double().cpu().mT.contiguous().numpy()  # theirs has columns
     numbers = value("atomic_numbers").cpu().numpy().astype(np.int64)
-    owner = value("system_idx").cpu().numpy()
+    systems = value("system_idx").cpu().numpy()
     pbc = np.broadcast_to(np.asarray(torch.as_tensor(value("pbc")).cpu()), (3,))
     model = potential.model
     graphs = []
     for system in range(len(rows)):
-        chosen = owner == system
+        chosen = systems == system
         frame = bare_frame(
             numbers[chosen], positions[chosen], rows[system], pbc, source="state", index=system
         )

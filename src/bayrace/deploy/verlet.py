@@ -215,7 +215,7 @@ class _Candidates:
         given = (counts, np.concatenate(wraps), np.concatenate(starts), np.array(most))
         first, wrap, start, far = (torch.from_numpy(each).to(device) for each in given)
         cell = torch.from_numpy(cells).to(device)
-        owner = self.batch.structure_index[self.pair_ends[0]]
+        structure = self.batch.structure_index[self.pair_ends[0]]
         volumes = [
             abs(float(np.linalg.det(each))) if geometry.pbc.all() else np.nan
             for each, geometry in zip(cells, geometries, strict=True)
@@ -224,7 +224,7 @@ class _Candidates:
             key=key,
             start=Start(
                 *(first, wrap, start, far, self.batch.file_order, self.pair_ends),
-                offsets=torch.einsum("pi,pij->pj", self.pair_shifts, cell[owner]),
+                offsets=torch.einsum("pi,pij->pj", self.pair_shifts, cell[structure]),
                 cutoff=cutoff,
             ),
             cell=cell,

@@ -122,27 +122,11 @@ class LabelStore:
         self, hash_: str, label: Frame, *, seconds: float, worker: Worker | None = None
     ) -> None:
         """Keep a label; `worker` is who computed it, where nobody noted its start."""
-        with self._connected() as connection:
-            if worker is not None:
-                _begin(connection, hash_, time.time() - seconds, worker)
-            connection.execute(
-                "UPDATE labels SET state = 'done', tries = tries + 1, error = '', frame = ? "
-                "WHERE hash = ?",
-                (_packed(label), hash_),
-            )
-            _end(connection, hash_, seconds, "")
+        self._close(hash_, _packed(label), "", seconds=seconds, worker=worker)
 
     def fail(self, hash_: str, error: str, *, seconds: float, worker: Worker | None = None) -> None:
         """Keep an error; a label that is there already stays. `worker`: as for `finish`."""
-        with self._connected() as connection:
-            if worker is not None:
-                _begin(connection, hash_, time.time() - seconds, worker)
-            connection.execute(
-                "UPDATE labels SET state = 'failed', tries = tries + 1, error = ? "
-                "WHERE hash = ? AND state != 'done'",
-                (error, hash_),
-            )
-            _end(connection, hash_, seconds, error)
+        self._close(hash_, None, error, seconds=seconds, worker=worker)
 
     def rows(self) -> dict[str, Row]:
         """All structures by their hash."""
@@ -172,6 +156,22 @@ class LabelStore:
         """How often the oracle was called, whatever came of it."""
         with self._connected() as connection:
             return int(connection.execute("SELECT count(*) FROM label_calls").fetchone()[0])
+
+    def _close(
+        self, hash_: str, label: bytes | None, error: str, *, seconds: float, worker: Worker | None
+    ) -> None:
+        """End a call with a label, or without one, which leaves a label that is there already."""
+        with self._connected() as connection:
+            if worker is not None:
+                _begin(connection, hash_, time.time() - seconds, worker)
+            state = "failed" if label is None else "done"
+            connection.execute(
+                "UPDATE labels SET state = :state, tries = tries + 1, error = :error, "
+                "frame = coalesce(:label, frame) "
+                "WHERE hash = :hash AND (:label IS NOT NULL OR state != 'done')",
+                {"state": state, "error": error, "label": label, "hash": hash_},
+            )
+            _end(connection, hash_, seconds, error)
 
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction of its own."""

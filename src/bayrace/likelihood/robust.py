@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 
 _LIMIT = 2.5  # k
 _STEPS = 1000  # at most; it converges like 0.08ⁿ for Gaussian errors
+_PRIOR_ERRORS = 30  # by which the scale of an element leans on that of all
 _FREEDOM = 4.0  # of Student's t, by whose likelihood shares are judged
 _SHARES = (0.001, 0.003, 0.01, 0.03, *(k / 20 for k in range(1, 20)), 0.99)
 
@@ -40,6 +41,12 @@ def robust_scale(z: Array) -> float:
         if abs(variance - before) <= 1e-13 * before:
             break
     return math.sqrt(variance) if variance > 1e-12 * start**2 else start
+
+
+def leaning(own: float, common: float, *, count: int) -> float:
+    """The scale of an element with `count` errors of its own: it leans on that of all, in logs."""
+    part = count / (count + _PRIOR_ERRORS)
+    return common * math.exp(part * math.log(own / common))
 
 
 class Shares(NamedTuple):

@@ -62,18 +62,18 @@ class IvonOptions(PosteriorMethod):
     """Fraction of the training (epochs and time) that its own optimiser does before IVON; 0: IVON
     from scratch, as the paper does, with lr 0.05 and hess_init 0.5."""
     lr: Annotated[float, Gt(0)] = 0.0005
-    """Learning rate at the start; the run's schedule scales it."""
+    """Learning rate of IVON at its start; the schedule of the training scales it."""
     ess: Literal["structures", "atoms"] | Annotated[float, Gt(0)] = 1e5
     """Effective sample size: a number, or that of the training set: structures (the theory, but so
     hot that small sets diverge) or atoms."""
     hess_init: Annotated[float, Gt(0)] = 100.0
-    """Hessian before the first step."""
+    """Curvature of the loss (Hessian) that is assumed before the first step."""
     betas: tuple[_Beta, _Beta] = (0.9, 0.999995)
-    """Memory of the gradient and of the Hessian."""
+    """Parts of the running means of the gradient and of the Hessian that a step keeps (0 to 1)."""
     weight_decay: Annotated[float, Gt(0)] = 1e-4
-    """δ: prior precision / ess."""
+    """δ, which draws weights to 0: the precision of their prior divided by ess."""
     clip_radius: Annotated[float, Gt(0)] = 1.0
-    """Largest change of a weight, in learning rates."""
+    """Largest change of a weight in a step, in units of the learning rate."""
     hessian: HessianRule = "averaged"
     """averaged: a mean over the run that forgets its start; paper: by betas."""
     samples: Annotated[int, Ge(1), Le(MOST_SAMPLES)] = 16

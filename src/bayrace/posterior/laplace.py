@@ -66,7 +66,7 @@ class LaplaceOptions(PosteriorMethod):
     """diagonal: random signs per structure that estimate the curvature of forces; null: every
     component, exactly."""
     prior_precision: Annotated[float, Gt(0)] | None = None
-    """τ; null: by the marginal likelihood."""
+    """τ, the inverse variance of the prior of the weights; null: by the marginal likelihood."""
     noise: NoiseBy = "auto"
     """Whence the noise of models without noise heads: the marginal likelihood, the training errors,
     or the former where it is sound."""

@@ -9,12 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayrace.likelihood.robust import Shares, judged, robust_scale, shares
+from bayrace.likelihood.robust import Shares, judged, leaning, robust_scale, shares
 from bayrace.posterior.held_out import Errors, HeldOut
 
 Array = NDArray[np.float64]
-
-_PRIOR_COMPONENTS = 30  # of forces by which the scale of an element leans on that of all
 
 
 def scaled(errors: Errors | None) -> Shares | None:
@@ -39,16 +37,15 @@ def scaled_forces(held: HeldOut, kinds: int) -> tuple[Tensor | None, Shares | No
 def _by_element(errors: Errors, kinds: int) -> Array | None:
     """c of each element over that of all, (Z,); None where there are no errors."""
     size = np.sqrt(errors.square / errors.shape)
-    common = robust_scale(size) ** 2
+    common = robust_scale(size)
     if not common > 0:
         return None
-    log = np.zeros(kinds)
+    relative = np.ones(kinds)
     for element in range(kinds):
         own = size[errors.element == element]
         if own.any():
-            part = own.size / (own.size + _PRIOR_COMPONENTS)
-            log[element] = part * math.log(robust_scale(own) ** 2 / common)
-    return np.exp(log)
+            relative[element] = (leaning(robust_scale(own), common, count=own.size) / common) ** 2
+    return relative
 
 
 def _with_shape(errors: Errors, relative: Array) -> Errors:

@@ -30,7 +30,7 @@ class ShallowOptions(PosteriorMethod):
     name: ClassVar[str] = "shallow"
     loss: ClassVar[str | None] = "shallow"
     members: Annotated[int, Ge(2)] = 16
-    """Energies of the network."""
+    """Members: energies that one network predicts side by side."""
 
     def fit(self, task: FitTask) -> Fitted:
         """What is inside the network."""

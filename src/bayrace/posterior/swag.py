@@ -52,15 +52,15 @@ class SwagOptions(PosteriorMethod):
     name: ClassVar[str] = "swag"
     trains: ClassVar = "on"
     lr: Annotated[float, Gt(0)] = 0.001
-    """Constant learning rate of the tail."""
+    """Learning rate of the tail, the training that goes on at a constant rate."""
     epochs: Annotated[int, Ge(2)] = 40
-    """Epochs of the tail."""
+    """Epochs of the tail, the training that goes on at a constant rate."""
     burn_in: Annotated[int, Ge(0)] = 5
     """Epochs of the tail before the first snapshot."""
     every: Annotated[int, Ge(1)] = 1
     """Epochs between snapshots."""
     rank: Annotated[int, Ge(2)] = 20
-    """K, snapshots in the low-rank part."""
+    """K, the last snapshots whose deviations make the low-rank part of the covariance."""
     scaling: Scaling = "maddox"
     """maddox: half the diagonal and half the low-rank part; paper: all of the latter."""
     samples: Annotated[int, Ge(1), Le(MOST_SAMPLES)] = 30

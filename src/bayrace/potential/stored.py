@@ -8,6 +8,7 @@ from typing import Any
 
 import bayrace
 from bayrace.calibrate.calibration import Calibration
+from bayrace.calibrate.fit import GROWTH, Powers
 from bayrace.core.protocols import Model, Posterior
 from bayrace.core.shapes import parameter_shapes
 from bayrace.data.distances import Distances
@@ -54,6 +55,8 @@ def _read(contents: Contents) -> dict[str, Any]:
     for name in ("distance_gap", "mean_neighbours"):
         if statistics.get(name) is not None:
             real(name, statistics[name], least=0.0, most=1e6)
+    for name, power in Powers.known(statistics)._asdict().items():
+        real(f"{GROWTH}.{name}", power, least=0.0, most=4.0)
     energies = {z: real("reference", e, least=-1e9, most=1e9) for z, e in _pairs(document)}
     reference_tensor(energies, spec.elements)
     names = ("energy", "forces", "stress")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
+from bayrace.core.prediction import Uncertain
 from bayrace.core.protocols import ClosedForm
 from bayrace.deploy.ase import Calculator, begin, geometry_of
 from bayrace.models.derivatives import evaluate
@@ -79,11 +80,15 @@ def energy_spread(potential: Potential, batch: GraphBatch) -> EnergyStd:
     """σ of the energy and its gradient, of a batch of one structure."""
     calibration = potential.calibration
     fitted = None if calibration is None else calibration.energy
-    factor = 1.0 if fitted is None else fitted.factor
+    numbers = torch.tensor(potential.elements, device=batch.species.device)[batch.species]
 
     def std(positions: Tensor) -> Tensor:
-        variance = _variance(potential, replace(batch, positions=positions))
-        return factor * (variance + _SMALLEST**2).sqrt()
+        variance = _variance(potential, replace(batch, positions=positions)) + _SMALLEST**2
+        if fitted is None:
+            return variance.sqrt()
+        zero = torch.zeros_like(variance)[None]
+        raw = Uncertain(zero, zero, variance[None])
+        return fitted.apply(raw, numbers, batch.structure_index).std[0]
 
     gradient, value = torch.func.grad_and_value(std)(batch.positions)
     ordered: NDArray[np.float64] = gradient[batch.file_order].double().numpy(force=True)

@@ -21,9 +21,9 @@ class Rehearsal:
     """Of the first `known` training frames an epoch has only `take`, drawn anew each time."""
 
     known: Annotated[int, Ge(0)]
-    """How many of the first training frames these are."""
+    """Frames at the start of the training data that an epoch need not have."""
     take: Annotated[int, Ge(0)]
-    """How many of them an epoch has, drawn anew each time."""
+    """How many of the known frames an epoch has, drawn anew each time."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.take <= self.known:

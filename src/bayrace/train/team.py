@@ -52,9 +52,9 @@ class Team:
         loads = np.zeros(self.size)
         mine = []
         for place in sorted(range(len(indices)), key=lambda k: (-work[k], k)):
-            owner = int(np.argmin(loads))
-            loads[owner] += work[place] + 1  # an isolated atom is work too
-            if owner == self.rank:
+            rank = int(np.argmin(loads))
+            loads[rank] += work[place] + 1  # an isolated atom is work too
+            if rank == self.rank:
                 mine.append(place)
         return [indices[place] for place in sorted(mine)]
 

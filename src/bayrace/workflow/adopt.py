@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from bayrace.calibrate.fit import GROWTH, Powers
 from bayrace.config import Config, ConfigError, make_config, plain_values_of
 from bayrace.config.build import likelihoods, train_settings
 from bayrace.core.outputs import Params
@@ -35,14 +36,19 @@ from bayrace.models.noise import Lambdas
 from bayrace.posterior import POSTERIORS
 from bayrace.posterior.method import FitTask
 from bayrace.posterior.shifts import mean_shift
+from bayrace.potential.opened import altered
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import Splits, posterior_method
+from bayrace.workflow.growth import error_growth
 from bayrace.workflow.train import read_splits, seen_frames
 
 Shift = Literal["auto", "fit", "none"]
 """Energies of the elements between the network's zero and that of the labels."""
+
+Growth = Literal["auto"] | float
+"""Power of σ that errors far from the data follow."""
 
 VALID = 0.3
 """Share of the structures that calibrate, where no others are given for it."""
@@ -76,7 +82,7 @@ def adopt(
     valid: float | int | str | Path | Sequence[str | Path] = VALID,
     posterior: str = "distance",
     shift: Shift = "auto",
-    seed: int = 0,
+    growth: Growth = "auto",
     overrides: Sequence[str] = (),
     progress: Callable[[int], None] = lambda _: None,
 ) -> Potential:
@@ -84,17 +90,19 @@ def adopt(
 
     `weights` is a name such as 7net-0 or chgnet, a file as in mace:medium.model, or the
     specification of a `ModuleModel` of your own. `valid` is a share, a number of structures, or
-    other files, for the calibration. `overrides` change keys of the configuration, such as
-    data.energy_key=dft_energy or calibrate=conformal.
+    other files, for the calibration. `growth` is the power of the posterior's σ with which errors
+    grow away from the data; auto: as the farther half of them says. `overrides` change keys of the
+    configuration, such as data.energy_key=dft_energy, calibrate=conformal, or seed=1 for others in
+    the parts.
     """
-    config = adoption_config(data, valid=valid, posterior=posterior, seed=seed, overrides=overrides)
+    config = adoption_config(data, valid=valid, posterior=posterior, overrides=overrides)
     splits = read_splits(config)
     spec: ModelSpec
     if isinstance(weights, str):
         spec = foreign_spec(weights, elements=elements_of([*splits.train, *splits.valid]))
     else:
         spec = weights
-    return adopt_splits(spec, splits, config, shift=shift, progress=progress)
+    return adopt_splits(spec, splits, config, shift=shift, growth=growth, progress=progress)
 
 
 def adoption_config(
@@ -102,7 +110,6 @@ def adoption_config(
     *,
     valid: float | int | str | Path | Sequence[str | Path] = VALID,
     posterior: str = "distance",
-    seed: int = 0,
     overrides: Sequence[str] = (),
 ) -> Config:
     """Where the data are and what is fitted to them, in the words of a training."""
@@ -116,7 +123,6 @@ def adoption_config(
             "kind": "mse",
             "forces": 0.0,
         },  # labels of forces are used where they are, and need not be
-        "seed": seed,
     }
     return make_config(raw, overrides, source="adopt")
 
@@ -141,11 +147,13 @@ def adopt_splits(
     config: Config,
     *,
     shift: Shift | Mapping[int, float] = "auto",
+    growth: Growth = "auto",
     progress: Callable[[int], None] = lambda _: None,
 ) -> Potential:
     """The potential of a foreign network whose posterior and calibration fit these frames.
 
     A `shift` that is known is kept, eV by atomic number; it is 0 for elements that it lacks.
+    `growth` is the power of the posterior's σ; auto: to which errors grow, see `error_growth`.
     """
     if len(splits.train) < _LEAST:
         raise ConfigError(
@@ -155,44 +163,91 @@ def adopt_splits(
     model = spec.build()
     if not isinstance(model, ModuleModel):
         raise ConfigError(f"model {spec.name} is not a module of another package; train it instead")
-    params = model.init(0, dtype=model.dtype)
-
-    def dataset(frames: Sequence[Frame], references: dict[int, float]) -> Dataset:
-        return Dataset(frames, elements=spec.elements, cutoff=spec.cutoff, references=references)
-
-    whole = dataset(splits.train, dict.fromkeys(spec.elements, 0.0))
-    first = next(edge_batches(whole, like=params, edges=_EDGES, chosen=range(1)))[0]
-    deviation = check_linear(model, params, first)
-    zero = energy_shift(model, params, whole, shift=shift)
-    near, held = split(splits.train, valid=_HELD_OUT, seed=config.seed)
-    parts = (dataset(near, zero.shift), dataset(held, zero.shift))
-    weights = Lambdas(1.0, 1.0, 1.0)  # there is no noise that they would correct
-    task = FitTask(
-        model,
-        params,
-        *parts,
-        lambdas=weights,
-        likelihood_at=likelihoods(config.loss, weights),
-        settings=train_settings(config),
-        refit_epochs=0,
-        folder=Path(config.output),
-        callbacks=Callbacks(progress=progress),
-    )
-    posterior = posterior_method(config).fit(task).posterior
-    assert posterior is not None
-    potential = Potential(
-        spec=spec,
-        posterior=posterior,
-        references=zero.shift,
-        lambdas=task.lambdas,
-        statistics=_statistics(whole, zero, deviation, valid=len(splits.valid)),
-        config=plain_values_of(config),
-        fingerprint=fingerprint(splits.train),
+    network = _Network(spec, model, model.init(0, dtype=model.dtype), config)
+    whole = network.dataset(splits.train)
+    first = next(edge_batches(whole, like=network.params, edges=_EDGES, chosen=range(1)))[0]
+    deviation = check_linear(model, network.params, first)
+    zero = energy_shift(model, network.params, whole, shift=shift)
+    if isinstance(shift, str) and any(zero.shift.values()):
+        _tell(zero)
+    potential = network.fitted(whole, zero.shift, progress=progress)
+    powers = Powers(growth, growth) if growth != "auto" else _grown(network, whole, zero, shift)
+    potential = altered(
+        potential,
+        statistics=_statistics(whole, zero, deviation, valid=len(splits.valid))
+        | {GROWTH: powers._asdict()},
         frames=seen_frames(splits),
         distances=Distances.of(whole),
     )
-    vars(potential)["model"] = model  # loading it again would take seconds
     return calibrated(potential, splits.valid, method=config.calibrate.method)
+
+
+def _grown(
+    network: _Network, whole: Dataset, zero: EnergyShift, shift: Shift | Mapping[int, float]
+) -> Powers:
+    """Powers of σ that errors of the farther structures follow; a fitted energy zero is theirs."""
+    moves = isinstance(shift, str) and any(zero.shift.values())
+
+    def nearer(frames: Sequence[Frame]) -> Potential:
+        data = network.dataset(frames)
+        own = energy_shift(network.model, network.params, data, shift="fit") if moves else zero
+        return network.fitted(data, own.shift)
+
+    seed = network.config.seed
+    return error_growth(network.model, network.params, whole, nearer, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Network:
+    """A foreign network, and how a posterior is fitted to it."""
+
+    spec: ModelSpec
+    model: ModuleModel
+    params: Params
+    config: Config
+
+    def dataset(self, frames: Sequence[Frame], shift: dict[int, float] | None = None) -> Dataset:
+        """Frames as its graphs; energies are relative to the network's zero, or a shifted one."""
+        elements = self.spec.elements
+        zero = dict.fromkeys(elements, 0.0) if shift is None else shift
+        return Dataset(frames, elements=elements, cutoff=self.spec.cutoff, references=zero)
+
+    def fitted(
+        self,
+        whole: Dataset,
+        shift: dict[int, float],
+        *,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Potential:
+        """The potential whose posterior is fitted to these data, not calibrated."""
+        config = self.config
+        near, held = split(whole.frames, valid=_HELD_OUT, seed=config.seed)
+        weights = Lambdas(1.0, 1.0, 1.0)  # there is no noise that they would correct
+        task = FitTask(
+            self.model,
+            self.params,
+            self.dataset(near, shift),
+            self.dataset(held, shift),
+            lambdas=weights,
+            likelihood_at=likelihoods(config.loss, weights),
+            settings=train_settings(config),
+            refit_epochs=0,
+            folder=Path(config.output),
+            callbacks=Callbacks(progress=progress),
+        )
+        posterior = posterior_method(config).fit(task).posterior
+        assert posterior is not None
+        potential = Potential(
+            spec=self.spec,
+            posterior=posterior,
+            references=shift,
+            lambdas=weights,
+            statistics={},
+            config=plain_values_of(config),
+            fingerprint=fingerprint(whole.frames),
+        )
+        vars(potential)["model"] = self.model  # loading it again would take seconds
+        return potential
 
 
 def _statistics(
@@ -232,17 +287,19 @@ def energy_shift(
         return EnergyShift(known, before, _energy_error(model, params, data.with_references(known)))
     fitted = dict(zip(data.elements, mean_shift(model, params, data).tolist(), strict=True))
     after = _energy_error(model, params, data.with_references(fitted))
-    wanted = shift == "fit" or (shift == "auto" and before > _WORTH**0.5 * after)
-    if not wanted:
-        return EnergyShift(dict.fromkeys(data.elements, 0.0), before, before)
+    if shift == "fit" or (shift == "auto" and before > _WORTH**0.5 * after):
+        return EnergyShift(fitted, before, after)
+    return EnergyShift(dict.fromkeys(data.elements, 0.0), before, before)
+
+
+def _tell(zero: EnergyShift) -> None:
     _log.warning(
         "energies of the labels have another zero: added to the network's %s; the error falls from "
         "%.3g to %.3g eV per atom. Give shift=none to keep its own.",
-        ", ".join(f"{symbols_of([z])} {value:+.4f} eV" for z, value in fitted.items()),
-        before,
-        after,
+        ", ".join(f"{symbols_of([z])} {value:+.4f} eV" for z, value in zero.shift.items()),
+        zero.before,
+        zero.after,
     )
-    return EnergyShift(fitted, before, after)
 
 
 @torch.no_grad()

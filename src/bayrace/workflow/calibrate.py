@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from bayrace.calibrate.fit import fit_calibration
+from bayrace.calibrate.fit import Powers, fit_calibration
 from bayrace.calibrate.method import RecalibrationMethod
 from bayrace.calibrate.seen import refuse_seen
 from bayrace.config import make_config
 from bayrace.config.build import label_keys
+from bayrace.core.prediction import Prediction
 from bayrace.data.frame import Frame
 from bayrace.data.read import read_frames, split_isolated
 from bayrace.data.split import frame_hashes
 from bayrace.models.noise import noise_spec_of
+from bayrace.potential.opened import altered, opened
 from bayrace.potential.potential import Potential
 from bayrace.workflow.training_data import training_frames
+
+Batches = Iterable[tuple[Sequence[Frame], Prediction]]
 
 _log = logging.getLogger(__name__)
 
@@ -33,15 +36,11 @@ def calibrated(
     silent = noise_spec_of(potential.model).kind == "none" and potential.posterior.name == "point"
     if method is None or silent:
         return potential
-    stress = any(frame.stress is not None and frame.pbc.all() for frame in valid)
-    raw = potential.predict_frames(valid, stress=stress, calibrated=False)
     try:
-        calibration = fit_calibration(raw, method=method)
+        return fitted_to(potential, valid, raw_predictions(potential, valid), method=method)
     except ValueError as error:
         _log.warning("σ is not calibrated: %s", error)
         return potential
-    seen = {**potential.frames, "calibration": frame_hashes(valid)}
-    return replace(potential, calibration=calibration, frames=seen)
 
 
 def calibrate(
@@ -55,13 +54,44 @@ def calibrate(
     `data` are files or frames; None: the validation set of its training. Frames that it was trained
     on, or that are kept for its test, are refused.
     """
-    known = potential if isinstance(potential, Potential) else Potential.load(potential)
+    known = opened(potential)
     frames = _frames(known, data)
     refuse_seen(known.frames, frames)
-    stress = any(frame.stress is not None and frame.pbc.all() for frame in frames)
-    raw = known.predict_frames(frames, stress=stress, calibrated=False)
-    seen = {**known.frames, "calibration": frame_hashes(frames)}
-    return replace(known, calibration=fit_calibration(raw, method=method), frames=seen)
+    return fitted_to(known, frames, raw_predictions(known, frames), method=method)
+
+
+def raw_predictions(
+    potential: Potential,
+    frames: Sequence[Frame],
+    *,
+    edge_budget: int = 20_000,
+    progress: Callable[[int], None] | None = None,
+) -> Batches:
+    """Predictions with the variances that the posterior has; stress where a label asks for it."""
+    return potential.predict_frames(
+        frames,
+        stress=any(frame.stress is not None and frame.pbc.all() for frame in frames),
+        calibrated=False,
+        edge_budget=edge_budget,
+        progress=progress,
+    )
+
+
+def fitted_to(
+    potential: Potential,
+    frames: Sequence[Frame],
+    raw: Batches,
+    *,
+    method: str | RecalibrationMethod,
+) -> Potential:
+    """The potential with a calibration by raw predictions of frames, which it keeps in mind.
+
+    Powers of σ that it knows, such as those of an adopted network, are kept.
+    """
+    powers = Powers.known(potential.statistics)
+    calibration = fit_calibration(raw, method=method, powers=powers)
+    seen = {**potential.frames, "calibration": frame_hashes(frames)}
+    return altered(potential, calibration=calibration, frames=seen)
 
 
 def _frames(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bayrace.config import Config, load_config, make_config
+from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks
 from bayrace.train.checkpoint import LAST
@@ -70,7 +71,7 @@ def fit(
     Those are read again; -s data.train=... among `overrides` names them anew. What trains (swag,
     ivon) does so in `folder`, or where nothing is left of it.
     """
-    known = potential if isinstance(potential, Potential) else Potential.load(potential)
+    known = opened(potential)
     config = posterior_config(known, posterior, overrides)
     with tempfile.TemporaryDirectory(prefix="bayrace-") as scratch:
         where = Path(scratch if folder is None else folder)

@@ -35,6 +35,7 @@ from bayrace.posterior import POSTERIORS
 from bayrace.posterior.finish import refitted
 from bayrace.posterior.method import FitTask, Fitted, PosteriorMethod
 from bayrace.posterior.point import Point
+from bayrace.potential.opened import altered
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks as Callbacks
 from bayrace.train.callbacks import StoppedError
@@ -257,7 +258,7 @@ def fit_posterior(
     posterior, tail = _fitted(posterior_method(config), replace(task, resume=resume))
     if posterior is None or (tail is not None and tail.reason == "interrupted"):
         return None
-    fitted = replace(
+    fitted = altered(
         potential,
         posterior=posterior,
         config=plain_values_of(config),
@@ -291,7 +292,7 @@ def make_potential(
     }
     if ready.stream is not None:
         statistics |= {"train_frames": len(ready.stream), "sampled_frames": len(ready.train)}
-    return Potential(
+    potential = Potential(
         spec=ready.spec,
         posterior=posterior,
         references=ready.train.references,
@@ -302,6 +303,8 @@ def make_potential(
         frames=seen_frames(ready.splits),
         distances=distances,
     )
+    vars(potential)["model"] = ready.model  # holds no weights, so it is built only once
+    return potential
 
 
 def seen_frames(splits: Splits) -> dict[str, NDArray[np.int64]]:

@@ -99,6 +99,17 @@ def test_other_networks_are_drawn(changes: dict[str, dict[str, object]], reason:
         made(**wanted)
 
 
+def test_a_number_of_neighbours_that_is_given_stays(caplog: pytest.LogCaptureFixture) -> None:
+    model, _ = made(model={"mean_neighbours": 7.5})
+    assert model.spec.mean_neighbours == 7.5
+    assert model.spec.pretrained == ""
+    assert "7.5 is given" in caplog.text
+    with pytest.raises(ValueError, match=r"model.mean_neighbours .* and 7.5 is given"):
+        made(model={"mean_neighbours": 7.5, "start": "pretrained"})
+    own = pretrained().spec.mean_neighbours
+    assert made(model={"mean_neighbours": own})[0].spec.pretrained == "organic"
+
+
 def test_elements_they_do_not_know() -> None:
     spec = replace(drawn_spec(), elements=(1, 6, 14))
     with pytest.raises(ValueError, match="not Si"):

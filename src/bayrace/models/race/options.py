@@ -34,15 +34,15 @@ class Architecture:
     l_max: Annotated[int, Ge(0), Le(3)]
     """Highest degree of the spherical harmonics."""
     radial_basis: Annotated[int, Ge(1)]
-    """Number of Bessel functions."""
+    """Bessel functions that describe a distance to the radial network."""
     envelope_power: Annotated[int, Ge(2)]
-    """Smoothness p of the cutoff envelope."""
+    """Order p of the polynomial that takes messages smoothly to 0 at the cutoff."""
     radial_hidden: tuple[int, ...]
-    """Widths of the radial network."""
+    """Widths of the hidden layers of the radial network, which weighs messages by distance."""
     radial_knots: int
     """Intervals of the cubic splines through the radial network; 0 evaluates it at every pair."""
     readout_hidden: Annotated[int, Ge(1)]
-    """Width of the readout."""
+    """Width of the hidden layer that the energies of atoms are read from."""
     neighbour_norm: Literal["sqrt", "mean"]
     """Divide sums over neighbours by the square root of their mean number, or by it."""
     activation: Literal["identity", "relu"]
@@ -64,7 +64,8 @@ class RaceOptions(Architecture):
     preset: Preset = "small"
     """Starting point of all values below."""
     mean_neighbours: Literal["auto"] | Annotated[float, Gt(0)]
-    """Mean number of neighbours; auto measures it on the training data."""
+    """Mean number of neighbours of an atom, which scales what they add up to; auto measures
+    it on the training data. Pretrained weights keep their own, and do not suit another number."""
     short_range: bool
     """Below the shortest distances of the training data: splines that go on and saturate, and the
     known repulsion of nuclei (ZBL)."""

@@ -12,6 +12,7 @@ The weights are of our own making (scripts/pretrain) and under the licence of th
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -33,6 +34,8 @@ from bayrace.models.race.options import Architecture
 from bayrace.models.race.spec import RaceSpec
 from bayrace.models.race.start import SCALARS
 from bayrace.models.race.stored_spec import ORGANIC
+
+_log = logging.getLogger(__name__)
 
 LARGEST_MISS = 0.5  # of the forces: weights that explain less than this of them are no help
 _LOOK = 100  # structures that tell so
@@ -74,13 +77,24 @@ def pretrained() -> Pretrained:
     )
 
 
-def started(spec: RaceSpec, train: Dataset, *, required: bool) -> RaceSpec:
+def started(spec: RaceSpec, train: Dataset, *, required: bool, measured: bool = True) -> RaceSpec:
     """The network with the weights to start from where they suit it and its training data.
+
+    What was `measured` of the data, the mean number of neighbours, gives way to that of the
+    pretraining; a number that was given does not.
 
     Raises:
         ValueError: they are required and do not suit; says why.
     """
+    own = pretrained().spec
     reason = _misfit(spec)
+    if not reason and not measured and spec.mean_neighbours != own.mean_neighbours:
+        reason = (
+            f"they are of model.mean_neighbours {own.mean_neighbours:g}, and "
+            f"{spec.mean_neighbours:g} is given"
+        )
+        if not required:
+            _log.warning("the start is random: the pretrained weights do not suit, %s", reason)
     if not reason:
         begun, missed = _begun(spec, train)
         if missed <= LARGEST_MISS:

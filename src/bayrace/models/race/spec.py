@@ -62,7 +62,8 @@ class RaceSpec(Architecture):
         if options.start == "random":
             return spec
         weights = importlib.import_module("bayrace.models.race.pretrained")  # it imports this file
-        started: RaceSpec = weights.started(spec, train, required=options.start == "pretrained")
+        required = options.start == "pretrained"
+        started: RaceSpec = weights.started(spec, train, required=required, measured=auto)
         return started
 
     def to_json(self) -> dict[str, Any]:

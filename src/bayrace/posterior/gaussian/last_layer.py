@@ -219,23 +219,24 @@ def _by_coordinate(
     hidden: Tensor, leaves: Params, batch: GraphBatch, *, factor: Tensor | None, at_once: int
 ) -> FeatureDerivatives:
     """By the first atoms of all structures at once, then the second ones, and so on."""
-    owner, most = batch.structure_index, int(batch.atom_counts().max())
-    order = torch.argsort(owner, stable=True)
+    structure, most = batch.structure_index, int(batch.atom_counts().max())
+    order = torch.argsort(structure, stable=True)
     first = batch.atom_counts().cumsum(0) - batch.atom_counts()
-    place = torch.empty_like(owner)  # (N,) of an atom in its structure
-    place[order] = torch.arange(len(owner), device=owner.device) - first[owner[order]]
-    atoms = torch.arange(len(owner), device=owner.device)
-    directions = torch.zeros(most, 3, batch.n_atoms, 3, dtype=_REAL, device=owner.device)
-    directions[place, :, atoms] = torch.eye(3, dtype=_REAL, device=owner.device)
+    place = torch.empty_like(structure)  # (N,) of an atom in its structure
+    place[order] = torch.arange(len(structure), device=structure.device) - first[structure[order]]
+    atoms = torch.arange(len(structure), device=structure.device)
+    directions = torch.zeros(most, 3, batch.n_atoms, 3, dtype=_REAL, device=structure.device)
+    directions[place, :, atoms] = torch.eye(3, dtype=_REAL, device=structure.device)
     along = directions.reshape(3 * most, -1)
     if "strain" in leaves:
-        unit = torch.eye(6, dtype=_REAL, device=owner.device).repeat(1, batch.n_structures)
+        unit = torch.eye(6, dtype=_REAL, device=structure.device).repeat(1, batch.n_structures)
         blocks = (along, along.new_zeros(len(along), unit.shape[1]))
         below = (unit.new_zeros(6, along.shape[1]), unit)
         along = torch.cat([torch.cat(blocks, dim=1), torch.cat(below, dim=1)])
     rows = _along(hidden, leaves, batch, along, at_once=at_once)  # (3 most + 6, S, D)
     rows = rows if factor is None else rows @ factor.double()
-    forces = rows[: 3 * most].reshape(most, 3, *rows.shape[1:])[place, :, owner].permute(2, 0, 1)
+    parts = rows[: 3 * most].reshape(most, 3, *rows.shape[1:])
+    forces = parts[place, :, structure].permute(2, 0, 1)
     if "strain" not in leaves:
         return FeatureDerivatives(forces, None)
     stress = rows[3 * most :].permute(2, 1, 0)

@@ -62,9 +62,13 @@ def energy_rows(
 def forces_rows(
     model: LinearModel, params: Params, data: Dataset, *, lambdas: Lambdas, count: int, seed: int
 ) -> Rows:
-    """About `count` force labels: random directions in space of random atoms, as many per frame."""
+    """About `count` force labels: random directions in space of random atoms, as many per frame.
+
+    No more than the largest frame has components: more directions would tell the same again.
+    """
     frames = [index for index, frame in enumerate(data.frames) if frame.forces is not None]
-    each = -(-count // max(len(frames), 1))
+    most = max((3 * len(data.frames[index].numbers) for index in frames), default=0)
+    each = min(-(-count // max(len(frames), 1)), most)
     random = torch.Generator().manual_seed(seed)
     parts: list[Rows] = []
     for batch, labels in edge_batches(data, like=params, edges=_EDGES, chosen=frames):
@@ -75,13 +79,13 @@ def forces_rows(
         directions = _single_atoms(batch, labels, each, random)
         chosen = directions.square().sum(-1) > 0  # (K, N), one atom of each structure
         turn, atom = chosen.nonzero(as_tuple=True)
-        unit, owner = directions[turn, atom], batch.structure_index[atom]
+        unit, structure = directions[turn, atom], batch.structure_index[atom]
         spread = torch.zeros(len(atom), dtype=_REAL, device=unit.device)
         if covariance is not None:
             spread = torch.einsum("ri,rij,rj->r", unit, covariance[atom].double(), unit)
-        features = projected_derivatives(model, params, batch, directions)[turn, owner]
+        features = projected_derivatives(model, params, batch, directions)[turn, structure]
         along = (unit * error[atom]).sum(-1)
-        parts.append(Rows(features, along, spread, len(set(owner.tolist()))))
+        parts.append(Rows(features, along, spread, len(set(structure.tolist()))))
     return _joined(parts)
 
 
@@ -165,10 +169,10 @@ def _gram_rows(
 
 def _single_atoms(batch: GraphBatch, labels: Labels, count: int, random: torch.Generator) -> Tensor:
     """Directions (K, N, 3), each a unit vector on one labelled atom of every structure."""
-    known, owner = (~labels.forces.isnan().any(-1)).cpu(), batch.structure_index.cpu()
+    known, of = (~labels.forces.isnan().any(-1)).cpu(), batch.structure_index.cpu()
     directions = torch.zeros(count, batch.n_atoms, 3, dtype=_REAL)
     for structure in range(batch.n_structures):
-        places = (known & (owner == structure)).nonzero().squeeze(1)
+        places = (known & (of == structure)).nonzero().squeeze(1)
         if len(places):
             atoms = places[torch.randint(len(places), (count,), generator=random)]
             vectors = torch.randn(count, 3, generator=random, dtype=_REAL)
