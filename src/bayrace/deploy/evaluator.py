@@ -128,8 +128,7 @@ class Evaluator:
         if known is None or rule is None or rule.gap is None:
             return [None] * len(geometries)
         if len(geometries) == 1:
-            ends, lengths = self.neighbours.pairs()
-            return [known.gap_among(geometries[0].numbers, ends, lengths)]
+            return [self.neighbours.widest_gap(known)]
         ends, lengths = self._together.pairs()
         gaps, first = [], 0
         for geometry in geometries:
