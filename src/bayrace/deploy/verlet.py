@@ -75,6 +75,20 @@ class VerletList:
             self._selected = None
             found = self._followed(geometries, positions, dtype)
             assert found is not None  # nothing has moved
+        return self._batch(found, dtype)
+
+    def again(self, positions: Array, *, dtype: torch.dtype) -> GraphBatch | None:
+        """The last structures after nothing but their atoms, (N, 3) contiguous, has moved.
+
+        None where neighbours have to be searched.
+        """
+        known, cells = self._candidates, self._cells
+        if known is None or cells is None:
+            return None
+        found = cells.start.follow(positions, dtype, known.close)
+        return None if found is None else self._batch(found, dtype)
+
+    def _batch(self, found: Followed, dtype: torch.dtype) -> GraphBatch:
         known, cells, selected = self._candidates, self._cells, self._selected
         assert known is not None and cells is not None  # noqa: PT018 - both by the search
         self._square = found.square
@@ -104,17 +118,27 @@ class VerletList:
 
     def widest_gap(self, known: Distances) -> Gap | None:
         """The widest gap of the distances in the last graph, of one structure or of all."""
+        close, square, rows = self.seen(known)
+        candidates, looked = self._candidates, self._looked
+        assert candidates is not None and looked is not None  # noqa: PT018 - by `seen`
+        found = widest(close, square, rows, looked.table, RESOLUTION)
+        if found is None:
+            return None
+        first, second = candidates.atoms[:, found.place].tolist()
+        return Gap(found.gap, found.distance, (first, second))
+
+    def seen(self, known: Distances) -> tuple[Tensor, Tensor, Tensor]:
+        """Of pairs (P,) in the last geometry: are they close, squared distances in Å², their rows.
+
+        The rows are those of the table of `known`. All hold until the next geometry.
+        """
         candidates, square = self._candidates, self._square
         if candidates is None or square is None:
             raise ValueError("no geometry has been seen yet; ask for its graph first")
         looked = self._looked
         if looked is None or looked.known is not known or looked.candidates is not candidates:
             looked = self._looked = _Looked.of(known, candidates)
-        found = widest(candidates.close, square, looked.rows, looked.table, RESOLUTION)
-        if found is None:
-            return None
-        first, second = candidates.atoms[:, found.place].tolist()
-        return Gap(found.gap, found.distance, (first, second))
+        return candidates.close, square, looked.rows
 
     def _followed(
         self, geometries: Sequence[Geometry], positions: Array, dtype: torch.dtype

@@ -51,15 +51,13 @@ class Start:
         `positions` are contiguous. `close` (P,) bool, which pairs are closer than the cutoff, is
         brought up to date. The squared distances hold until the next call.
         """
-        if not _available(self.positions):
-            return self._follow(positions, dtype, close)
         known = self._known
-        if known is None or known.close is not close:
-            known = vars(self)["_known"] = _Known.of(self, close)
+        if known is None or known.close is not close or known.dtype is not dtype:
+            if not _available(self.positions):
+                return self._follow(positions, dtype, close)
+            known = vars(self)["_known"] = _Known.of(self, dtype, close)
         rounded = torch.empty_like(self.positions, dtype=dtype)
-        changed = load(DTYPES[dtype], dtype, 0)["update"](
-            known.given, positions.ctypes.data, rounded.data_ptr()
-        )
+        changed = known.update(known.given, positions.ctypes.data, rounded.data_ptr())
         return None if changed < 0 else Followed(rounded, known.square, bool(changed))
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,13 +97,15 @@ class _Given(ctypes.Structure):
 class _Known:
     """A start as C has it, and what must live as long."""
 
+    update: Any  # of pairs.c
     given: Any  # reference to it
+    dtype: torch.dtype  # of positions
     close: Tensor
     square: Tensor  # (P,) Å²
     held: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, start: Start, close: Tensor) -> _Known:
+    def of(cls, start: Start, dtype: torch.dtype, close: Tensor) -> _Known:
         at, square = torch.empty_like(start.positions), start.offsets.new_empty(len(start.offsets))
         ends, offsets = start.ends.contiguous(), start.offsets.contiguous()
         arrays = (start.first, start.wrap, start.positions, start.most, start.rank)
@@ -113,7 +113,8 @@ class _Known:
         rest = (ends[0], ends[1], offsets, at, square, close)
         addresses = (each.data_ptr() for each in (*arrays, *rest))
         given = _Given(len(start.most), len(square), start.cutoff**2, *addresses)
-        return cls(ctypes.byref(given), close, square, (*arrays, *rest))
+        update = load(DTYPES[dtype], dtype, 0)["update"]
+        return cls(update, ctypes.byref(given), dtype, close, square, (*arrays, *rest))
 
 
 class Widest(NamedTuple):
@@ -163,7 +164,7 @@ def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
     """
     if not _available(batch.shifts):
         return _selected(batch, keep)
-    edges, pairs, kept = batch.reverse.shape[0], keep.shape[0], int(keep.sum())
+    edges, pairs, kept = batch.reverse.shape[0], keep.shape[0], int(keep.count_nonzero())
     old = [getattr(batch, name).contiguous() for name in _ARRAYS]
     room = batch.pair.new_empty(edges + pairs)
     whole = room.new_empty
@@ -179,8 +180,9 @@ def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
         *(2 * kept, kept),
         *(each.data_ptr() for each in new),
     )
-    arrays: dict[str, Any] = dict(zip(_ARRAYS, new, strict=True))
-    return replace(batch, **arrays)
+    result = object.__new__(GraphBatch)  # `replace` takes longer than all the rest
+    vars(result).update(vars(batch), **dict(zip(_ARRAYS, new, strict=True)))
+    return result
 
 
 _ARRAYS = ("edges", "shifts", "first_edge", "reverse", "pair", "pair_edges")  # as in pairs.c
