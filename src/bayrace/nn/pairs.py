@@ -108,8 +108,8 @@ class _Known:
     def of(cls, start: Start, dtype: torch.dtype, close: Tensor) -> _Known:
         at, square = torch.empty_like(start.positions), start.offsets.new_empty(len(start.offsets))
         ends, offsets = start.ends.contiguous(), start.offsets.contiguous()
-        arrays = (start.first, start.wrap, start.positions, start.most, start.rank)
-        arrays = tuple(each.contiguous() for each in arrays)
+        as_given = (start.first, start.wrap, start.positions, start.most, start.rank)
+        arrays = [each.contiguous() for each in as_given]
         rest = (ends[0], ends[1], offsets, at, square, close)
         addresses = (each.data_ptr() for each in (*arrays, *rest))
         given = _Given(len(start.most), len(square), start.cutoff**2, *addresses)
