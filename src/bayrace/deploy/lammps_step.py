@@ -58,11 +58,11 @@ class Step:
                 seen = self._neighbours.seen(self._known)
         held = [None if each is None else each.contiguous() for each in arrays]
         addresses = [None if each is None else each.data_ptr() for each in held]
-        watched = [each.data_ptr() for each in seen] or [None] * 3
+        watched: list[int | None] = [each.data_ptr() for each in seen]
         broken = self._finish(
             *(self._library, ctypes.byref(layout.given), self._settings),
             *(f, layout.room.ctypes.data, *addresses, *[None] * (9 - len(addresses))),
-            *(len(seen[0]) if seen else 0, *watched),
+            *(len(seen[0]) if seen else 0, *(watched or [None] * 3)),
         )
         refuse(broken >= 0)
         return bool(broken)
