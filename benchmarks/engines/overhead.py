@@ -3,8 +3,9 @@
     python benchmarks/engines/overhead.py --molecule model.bayrace molecule.xyz
     python benchmarks/engines/overhead.py --crystal model.bayrace Si 5.43
 
-In turns, few steps at a time; processor time, medians over 60 rounds. The bare prediction is what Python gets of
-`predict_batch` for a graph that is there: energies, forces, their σ, and stress in a periodic cell.
+In turns, few steps at a time; processor time, medians over 60 rounds. The bare prediction is what
+Python gets of `predict_batch` for a graph that is there: energies, forces, their σ, and stress in a
+periodic cell.
 LAMMPS and ASE also find neighbours and move the atoms; LAMMPS takes σ of atoms, the probability of
 the stop rule and, where the potential knows distances, their gaps at every step, as the input of
 `bayrace lammps` does.
