@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 
+from bayrace.deploy import lammps_memory
 from bayrace.models.noise import NoiseSpec
 from bayrace.models.race.network import Race
 from bayrace.models.race.presets import PRESETS
@@ -39,7 +40,7 @@ from bayrace.nn.program import engine
 SIZES = ("tiny", "small", "medium")
 NOT_SPEC = ("normalise", "dtype", "short_range", "preset")  # of a preset
 USERS = (
-    *(engine, exponentials, lengths, mixing),
+    *(engine, exponentials, lammps_memory, lengths, mixing),
     *(newton_schulz, pairs, passes, products, splines),
 )  # of `build`
 
@@ -65,7 +66,7 @@ def build_all(level: str, folder: Path) -> None:
         patch.start()
     for cached in (engine._library, kernels.ready, kernels._problem):
         cached.cache_clear()
-    for module in (exponentials, lengths, mixing, newton_schulz, pairs, passes, products, splines):
+    for module in USERS[1:]:
         module.load.cache_clear()
     for preset in SIZES:
         race = Race(spec_of(preset), kernel="fused")
@@ -78,6 +79,7 @@ def build_all(level: str, folder: Path) -> None:
         pairs.load(DTYPES[dtype], dtype, 0)
         ready(lengths.load, DTYPES[dtype], torch.float64, lengths.CHANNELS)
     assert newton_schulz.available(torch.empty(0))
+    assert lammps_memory.compiled()
     for patch in patches:
         patch.stop()
 

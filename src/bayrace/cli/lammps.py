@@ -102,6 +102,6 @@ def lammps(
         action=action,
         gap=gap,
     )
-    written = write_inputs(output, model, read_one(start), run, rule)
+    written = write_inputs(output, model, read_one(start, potential), run, rule)
     console().print(f"{', '.join(path.name for path in written)} in {output}")
     console().print(f"run it:  python {output / 'run.py'}", markup=False)

@@ -18,7 +18,7 @@ from bayrace.cli.common import (
     friendly,
     refuse_existing,
 )
-from bayrace.cli.rules import read_one
+from bayrace.cli.rules import read_known, read_one
 from bayrace.system.process import tune_process
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ def relax(
       bayrace relax model.bayrace 'crystals/*.cif' --cell -o relaxed.xyz
     """
     del debug
-    from bayrace.data.read import iterate_atoms
     from bayrace.deploy.relax import relax_all
     from bayrace.potential.potential import Potential
 
@@ -66,7 +65,7 @@ def relax(
     potential = Potential.load(model, device=device)
     found = relax_all(
         potential,
-        (atoms for _, _, atoms in iterate_atoms(files)),
+        read_known(files, potential),
         output,
         max_force=max_force,
         steps=steps,
@@ -79,7 +78,8 @@ def relax(
     console().print(table)
     open_ends = sum(each.max_force > max_force for each in found)
     late = f"; {open_ends} not relaxed after {steps} steps" if open_ends else ""
-    console().print(f"{len(found)} structures: {output}{late}")
+    count = "1 structure" if len(found) == 1 else f"{len(found)} structures"
+    console().print(f"{count}: {output}{late}")
 
 
 def properties(
@@ -131,8 +131,9 @@ def properties(
     if output is not None:
         refuse_existing(output, [structure], overwrite=overwrite)
     tune_process()
-    atoms = read_one(structure)
-    found = derived.properties(Potential.load(model, device=device), atoms, settings)
+    potential = Potential.load(model, device=device)
+    atoms = read_one(structure, potential)
+    found = derived.properties(potential, atoms, settings)
     _show(found, output)
 
 
@@ -165,8 +166,8 @@ def neb(
 
     refuse_existing(output, [first, last], overwrite=overwrite)
     tune_process()
-    ends = read_one(first), read_one(last)
     potential = Potential.load(model, device=device)
+    ends = read_one(first, potential), read_one(last, potential)
     found = path(potential, ends, images=images, relaxation=Relaxation(max_force, steps))
     write_path(found, output)
     table = Table("image", "energy, eV", "± σ", box=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -78,12 +79,24 @@ def gap_limit(gap: str, potential: Potential) -> float | None:
         raise ValueError(f"--gap {gap}: give a distance in Å, such as 0.05, auto or off") from None
 
 
-def read_one(start: str) -> Any:
-    """The one structure of a file as ASE holds it, velocities included."""
-    from bayrace.data.read import DataError, iterate_atoms
+def read_known(files: str | Sequence[str], potential: Potential) -> Iterator[Any]:
+    """Structures of files as ASE holds them; of elements that the potential knows."""
+    from bayrace.data.batch import species_of
+    from bayrace.data.frame import frame_from_atoms
+    from bayrace.data.read import iterate_atoms
 
-    found = iterate_atoms(start)
-    _, _, atoms = next(found)
+    for path, index, atoms in iterate_atoms(files):
+        frame = frame_from_atoms(atoms, keys=None, source=str(path), index=index)
+        species_of(frame, potential.elements)
+        yield atoms
+
+
+def read_one(start: str, potential: Potential) -> Any:
+    """The one structure of a file as ASE holds it, velocities included."""
+    from bayrace.data.frame import DataError
+
+    found = read_known(start, potential)
+    atoms = next(found)
     if next(found, None) is not None:
         raise DataError(f"{start}: holds several structures; choose one, such as {start}@0")
     return atoms

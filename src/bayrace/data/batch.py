@@ -11,7 +11,7 @@ from ase.data import chemical_symbols
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
-from bayrace.data.frame import DataError, Frame, symbols_of
+from bayrace.data.frame import DataError, Frame, Integers, symbols_of
 from bayrace.data.neighbours import neighbour_list, reverse_edges
 
 
@@ -30,6 +30,23 @@ class Graph:
 
 def build_graph(frame: Frame, *, elements: tuple[int, ...], cutoff: float) -> Graph:
     """Find the neighbours of a frame; an element outside `elements` is refused."""
+    species = species_of(frame, elements)
+    edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, cutoff)
+    periodic = bool(frame.pbc.all())
+    volume = abs(np.linalg.det(frame.cell)) if periodic else np.nan
+    return Graph(
+        species=torch.from_numpy(species),
+        positions=torch.from_numpy(frame.positions),
+        cell=torch.from_numpy(np.where(frame.pbc[:, None], frame.cell, 0.0)),
+        volume=torch.tensor(volume, dtype=torch.float64),
+        edges=torch.from_numpy(edges.astype(np.int32)),
+        shifts=torch.from_numpy(shifts.astype(np.int32)),
+        reverse=torch.from_numpy(reverse_edges(edges, shifts).astype(np.int32)),
+    )
+
+
+def species_of(frame: Frame, elements: tuple[int, ...]) -> Integers:
+    """The place of each atom's element among `elements`, (n,); others are refused."""
     species = np.searchsorted(elements, frame.numbers)
     known = np.take(elements, species, mode="clip") == frame.numbers
     if not known.all():
@@ -39,18 +56,7 @@ def build_graph(frame: Frame, *, elements: tuple[int, ...], cutoff: float) -> Gr
             f"training data did not have; known elements: {symbols_of(elements)}; "
             f"remove the frame or train with data of this element"
         )
-    edges, shifts = neighbour_list(frame.positions, frame.cell, frame.pbc, cutoff)
-    periodic = bool(frame.pbc.all())
-    volume = abs(np.linalg.det(frame.cell)) if periodic else np.nan
-    return Graph(
-        species=torch.from_numpy(species.astype(np.int64)),
-        positions=torch.from_numpy(frame.positions),
-        cell=torch.from_numpy(np.where(frame.pbc[:, None], frame.cell, 0.0)),
-        volume=torch.tensor(volume, dtype=torch.float64),
-        edges=torch.from_numpy(edges.astype(np.int32)),
-        shifts=torch.from_numpy(shifts.astype(np.int32)),
-        reverse=torch.from_numpy(reverse_edges(edges, shifts).astype(np.int32)),
-    )
+    return species.astype(np.int64)
 
 
 def collate(

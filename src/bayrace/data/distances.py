@@ -90,7 +90,7 @@ class Distances:
         """The same for known pairs: atoms (2, p) and distances (p,), Å, below `cutoff`."""
         if not len(distances):
             return None
-        sizes = self._sizes(_Pairs(atoms, numbers[atoms], distances), self._tables)
+        sizes = self._sizes(_Pairs(atoms, numbers[atoms], distances), self.table)
         widest = int(np.argmax(sizes))
         first, second = atoms[:, widest].tolist()
         return Gap(float(sizes[widest]), float(distances[widest]), (first, second))
@@ -108,8 +108,14 @@ class Distances:
         return gap if math.isfinite(gap) else None
 
     @cached_property
-    def _tables(self) -> Floats:
+    def table(self) -> Floats:
+        """The gap at each distance in steps of RESOLUTION, Å, one row for each pair of elements."""
         return self._gaps(ENOUGH)
+
+    def rows(self, numbers: Integers) -> Integers:
+        """Where pairs of the atomic numbers (2, p) are in the table, (p,)."""
+        found: Integers = self._rows[*numbers]
+        return found
 
     def _gaps(self, enough: int) -> Floats:
         """Gaps (rows, steps); row 0 is of pairs that were never met."""
@@ -117,7 +123,7 @@ class Distances:
         return np.stack([unknown, *(_gaps(counts, enough) for counts in self.counts.values())])
 
     def _sizes(self, pairs: _Pairs, tables: Floats) -> Floats:
-        sizes: Floats = tables[self._rows[*pairs.elements], _step(pairs.distances)]
+        sizes: Floats = tables[self.rows(pairs.elements), _step(pairs.distances)]
         return sizes
 
     @cached_property

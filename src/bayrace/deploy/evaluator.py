@@ -87,6 +87,20 @@ class Evaluator:
         """Evaluate one structure, which has likely moved little since the last call."""
         return self.many([geometry], uncertainty=uncertainty)[0]
 
+    def moved(
+        self, geometry: Geometry, *, same: bool, uncertainty: Uncertainty = "full"
+    ) -> Prediction:
+        """The bare prediction of one structure, for callers that interpret it themselves.
+
+        With `same` only its atoms have moved since it was evaluated last.
+        """
+        dtype = self.potential.dtype
+        batch = self.neighbours.again(geometry.positions, dtype=dtype) if same else None
+        if batch is None:
+            batch = self.neighbours.graph(geometry, dtype=dtype)
+        stress = bool(geometry.pbc.all())
+        return self.potential.predict_batch(batch, stress=stress, uncertainty=uncertainty)
+
     def many(
         self, geometries: Sequence[Geometry], *, uncertainty: Uncertainty = "full"
     ) -> list[Evaluated]:
@@ -125,8 +139,7 @@ class Evaluator:
         if known is None or rule is None or rule.gap is None:
             return [None] * len(geometries)
         if len(geometries) == 1:
-            ends, lengths = self.neighbours.pairs()
-            return [known.gap_among(geometries[0].numbers, ends, lengths)]
+            return [self.neighbours.widest_gap(known)]
         ends, lengths = self._together.pairs()
         gaps, first = [], 0
         for geometry in geometries:

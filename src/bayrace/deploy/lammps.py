@@ -24,27 +24,24 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from ase.data import atomic_numbers
-from numpy.typing import NDArray
 
 from bayrace.deploy.evaluator import Evaluated, Evaluator
-from bayrace.deploy.lammps_memory import Memory
+from bayrace.deploy.lammps_memory import Layout, Memory
+from bayrace.deploy.lammps_step import Step
 from bayrace.deploy.verlet import Geometry
-
-Array = NDArray[np.float64]
+from bayrace.predict.predict import Uncertainty
 
 FIX, ATOMS_FIX = "bayrace", "bayrace_atoms"
 PROPERTIES = ("sigma_energy", "sigma_force", "sigma_worst")
 COLUMNS = ("risk", "max_sigma", "energy_sigma", "gap", "broken")
 
 _ENERGY_UNITS = {"metal": 1.0, "real": 23.060549}  # of an eV; lengths are Å in both
-_VOIGT = np.array([0, 4, 8, 1, 2, 5])  # LAMMPS' order xx, yy, zz, xy, xz, yz, among 3 × 3
-_NOTHING = np.zeros(6)
 
 
 def open_lammps(arguments: Sequence[str] = ()) -> Any:
@@ -122,9 +119,14 @@ class Coupling:
         self._numbers = np.array([0, *map(_number, elements)], dtype=np.int64)  # by type
         self._failure: Exception | None = None
         self._seen = -1  # step of the last uncertainties
-        self._known: _Known | None = None
+        self._step: Step | None = None
         self.memory = Memory(lammps, FIX)
-        self._properties = [f"d_{name}".encode() for name in PROPERTIES]
+        self._known: tuple[Layout, Geometry] | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether steps are finished in compiled code; the first one never is."""
+        return self._step is not None
 
     def command(self, line: str) -> None:
         """Run one command of LAMMPS."""
@@ -146,85 +148,64 @@ class Coupling:
         if self._failure is not None:
             raise ValueError(f"the run was ended: {self._failure}") from self._failure
 
-    def callback(self, step: int, count: int, x: Array, f: Array) -> None:
+    def callback(self, step: int, count: int, x: int, f: int) -> None:
         """What `fix external` calls at every step; an exception would be lost in the C code."""
         try:
             self._evaluate(step, count, x, f)
         except Exception as error:
             self._failure = error
-            f[:] = 0.0
+            self.memory.clear(count, f)
             self.lammps.force_timeout()
 
-    def _evaluate(self, step: int, count: int, x: Array, f: Array) -> None:
-        geometry, order = self._geometry(count, x)
+    def _evaluate(self, step: int, count: int, x: int, f: int) -> None:
+        layout, geometry, same = self._gathered(count, x)
         look = step % self._uncertainty_every == 0 or self._seen < 0
-        found = self.evaluator(geometry, uncertainty="full" if look else "none")
+        uncertainty: Uncertainty = "full" if look else "none"
+        if self._step is not None:
+            found = self.evaluator.moved(geometry, same=same, uncertainty=uncertainty)
+            broken = self._step(found, layout, f, look=look)
+            self.broken = broken if look else self.broken
+        else:  # always at first: the evaluator looks whether the rule suits the potential
+            self._write(self.evaluator(geometry, uncertainty=uncertainty), layout, f)
+            if Step.possible(self.evaluator):
+                self._step = Step(self.evaluator, self.memory, self._energy_unit)
         self.evaluations += 1
-        unit, energies = self._energy_unit, np.empty(count)
-        f[order] = found.forces * unit
-        energies[order] = found.energies * unit
-        virial = _NOTHING if found.virial is None else found.virial.ravel()[_VOIGT] * unit
-        self.memory.give(found.energy * unit, energies, virial)
-        if look:
-            self._seen = step
-            self._report(found, order)
-        self.memory.check()
+        self._seen = step if look else self._seen
 
-    def _geometry(self, count: int, x: Array) -> tuple[Geometry, NDArray[np.int64]]:
-        """The structure in the order of the tags, and the places that LAMMPS keeps its atoms at.
+    def _gathered(self, count: int, x: int) -> tuple[Layout, Geometry, bool]:
+        """The structure in the order of the tags, and whether only its atoms have moved.
 
         LAMMPS sorts its atoms at the start of every run, which must not cost a search for
         neighbours.
         """
-        memory = self.memory
-        tag = memory.atoms(b"id", self.lammps.c_tagint, count)
-        image = memory.atoms(b"image", np.int32, count)
-        kinds = memory.atoms(b"type", np.int32, count)
-        key = [each.tobytes() for each in (*memory.box.values(), tag, image, kinds)]
-        if self._known is None or self._known.key != key:  # these change in few steps only
-            self._known = _known(key, memory.box, tag, image, self._numbers[kinds])
-        same = self._known
-        positions = (x + same.offsets).take(same.order, axis=0)
-        return Geometry(same.numbers, positions, same.cell, same.pbc), same.order
+        known = self._known
+        if known is not None:
+            layout, geometry = known
+            if len(layout.order) == count and self.memory.gather(layout, x):
+                return layout, geometry, True
+        layout = self.memory.layout(count)
+        numbers = self._numbers[layout.kinds]
+        geometry = Geometry(numbers, layout.positions, layout.cell, layout.pbc)
+        self._known = layout, geometry
+        self.memory.gather(layout, x)
+        return layout, geometry, False
 
-    def _report(self, found: Evaluated, order: NDArray[np.int64]) -> None:
+    def _write(self, found: Evaluated, layout: Layout, f: int) -> None:
+        """What `Step` does in compiled code."""
         sigma, unit = found.sigma, self._energy_unit
-        assert sigma is not None
-        self.broken = sigma.broken
-        values = (sigma.energies, sigma.level, sigma.worst)
-        for name, value in zip(self._properties, values, strict=True):
-            self.memory.atoms(name, np.float64, len(order))[order] = value * unit
-        largest = float(sigma.forces.max(initial=0.0)) * unit
-        self.memory.give_vector(
-            (sigma.risk, largest, sigma.energy * unit, sigma.gap, float(sigma.broken))
+        self.memory.give(
+            *(layout, f, unit, found.energy, found.energies, found.forces, found.virial)
         )
-
-
-class _Known(NamedTuple):
-    """What few steps change, n atoms."""
-
-    key: list[bytes]  # what it was made of
-    order: NDArray[np.int64]  # (n,) places in LAMMPS, which sorts atoms, in the order of their tags
-    numbers: NDArray[np.int64]  # (n,) in the order of the tags
-    cell: Array  # (3, 3) Å
-    pbc: NDArray[np.bool_]  # (3,)
-    offsets: Array  # (n, 3) Å, that unwrap the positions, in LAMMPS' order
-
-
-def _known(
-    key: list[bytes],
-    box: Mapping[str, Any],
-    tag: NDArray[np.int64],
-    image: NDArray[np.int32],
-    numbers: NDArray[np.int64],
-) -> _Known:
-    """An atom that enters on the other side has not moved once its position is unwrapped."""
-    cell, pbc = np.diag(box["boxhi"] - box["boxlo"]), box["periodicity"] != 0
-    cell[1, 0], cell[2, 0], cell[2, 1] = (box[name].item() for name in ("xy", "xz", "yz"))
-    turned = image.astype(np.int64)
-    turns = np.stack([turned & 1023, turned >> 10 & 1023, turned >> 20], axis=1) - 512
-    order = np.argsort(tag, kind="stable")
-    return _Known(key, order, numbers[order], cell, pbc, (turns * pbc) @ cell)
+        if sigma is None:
+            return
+        self.broken = sigma.broken
+        values = (sigma.energies * unit, sigma.level * unit, sigma.worst * unit)
+        largest = float(sigma.forces.max(initial=0.0)) * unit
+        self.memory.tell(
+            layout,
+            {f"d_{name}": value for name, value in zip(PROPERTIES, values, strict=True)},
+            (sigma.risk, largest, sigma.energy * unit, sigma.gap, float(sigma.broken)),
+        )
 
 
 def _number(symbol: str) -> int:

@@ -57,7 +57,8 @@ def write_inputs(
     """Write the folder for one structure; it keeps its velocities if it has any."""
     if run.ensemble == "npt" and not atoms.pbc.all():
         raise ValueError(
-            f"npt needs a cell periodic in all three directions, but pbc={atoms.pbc.tolist()}"
+            f"npt needs a cell periodic in all three directions, but pbc={atoms.pbc.tolist()}; "
+            "use nvt, or give the structure its cell"
         )
     folder.mkdir(parents=True, exist_ok=True)
     elements = [chemical_symbols[number] for number in sorted(set(atoms.numbers.tolist()))]

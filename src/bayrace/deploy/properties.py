@@ -114,6 +114,7 @@ def path(
     relaxation: Relaxation,
 ) -> Path:
     """Relax both ends and the path between them; members tell energies along the same images."""
+    _refuse_different(*ends)
     calculator = Calculator(potential, uncertainty=False)
     first, last = (relax(end, calculator, relaxation) for end in ends)
     band = minimum_energy_path((first, last), calculator, images=images, relaxation=relaxation)
@@ -166,3 +167,17 @@ def _refuse(atoms: Atoms, kinds: Sequence[str]) -> None:
                 f"{kind} needs {there}, but pbc={atoms.pbc.tolist()}; choose other properties "
                 "with --what, or correct pbc"
             )
+
+
+def _refuse_different(first: Atoms, last: Atoms) -> None:
+    """Refuse ends that no band joins."""
+    if first.numbers.tolist() != last.numbers.tolist():
+        raise ValueError(
+            f"the ends are {first.symbols} and {last.symbols}: a path needs the same atoms in the "
+            "same order"
+        )
+    if first.pbc.tolist() != last.pbc.tolist():
+        raise ValueError(
+            f"one end has pbc={first.pbc.tolist()}, the other {last.pbc.tolist()}; give both the "
+            "same"
+        )

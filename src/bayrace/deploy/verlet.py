@@ -22,8 +22,9 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.data.batch import batch_order, build_graph, collate
 from bayrace.data.check import check_frame
+from bayrace.data.distances import RESOLUTION, Distances, Gap
 from bayrace.data.frame import Frame, bare_frame
-from bayrace.nn.pairs import Followed, Start, select_pairs
+from bayrace.nn.pairs import Followed, Start, select_pairs, widest
 
 Array = NDArray[np.float64]
 
@@ -53,6 +54,7 @@ class VerletList:
         self._cells: _Cells | None = None
         self._selected: _Selected | None = None
         self._square: Tensor | None = None  # (P,) Å², of all candidates in the last geometry
+        self._looked: _Looked | None = None
 
     def graph(self, geometry: Geometry, *, dtype: torch.dtype) -> GraphBatch:
         """The graph of all pairs closer than the cutoff, as a batch of one structure.
@@ -73,6 +75,20 @@ class VerletList:
             self._selected = None
             found = self._followed(geometries, positions, dtype)
             assert found is not None  # nothing has moved
+        return self._batch(found, dtype)
+
+    def again(self, positions: Array, *, dtype: torch.dtype) -> GraphBatch | None:
+        """The last structures after nothing but their atoms, (N, 3) contiguous, has moved.
+
+        None where neighbours have to be searched.
+        """
+        known, cells = self._candidates, self._cells
+        if known is None or cells is None:
+            return None
+        found = cells.start.follow(positions, dtype, known.close)
+        return None if found is None else self._batch(found, dtype)
+
+    def _batch(self, found: Followed, dtype: torch.dtype) -> GraphBatch:
         known, cells, selected = self._candidates, self._cells, self._selected
         assert known is not None and cells is not None  # noqa: PT018 - both by the search
         self._square = found.square
@@ -86,13 +102,43 @@ class VerletList:
 
         Atoms of several structures are counted on.
         """
-        if self._candidates is None or self._selected is None or self._square is None:
+        ends, square, selected = self.ends(), self._square, self._selected
+        assert square is not None and selected is not None  # noqa: PT018 - there are ends
+        return ends, np.sqrt(square.numpy(force=True)[selected.places])
+
+    def ends(self) -> NDArray[np.int64]:
+        """The same atoms (2, p); the same array while the same pairs are close."""
+        candidates, selected = self._candidates, self._selected
+        if candidates is None or selected is None:
             raise ValueError("no geometry has been seen yet; ask for its graph first")
-        selected = self._selected
         if selected.ends is None:
-            selected.places = np.flatnonzero(self._candidates.close.numpy(force=True))
-            selected.ends = self._candidates.atoms[:, selected.places]
-        return selected.ends, np.sqrt(self._square.numpy(force=True)[selected.places])
+            selected.places = np.flatnonzero(candidates.close.numpy(force=True))
+            selected.ends = candidates.atoms[:, selected.places]
+        return selected.ends
+
+    def widest_gap(self, known: Distances) -> Gap | None:
+        """The widest gap of the distances in the last graph, of one structure or of all."""
+        close, square, rows = self.seen(known)
+        candidates, looked = self._candidates, self._looked
+        assert candidates is not None and looked is not None  # noqa: PT018 - by `seen`
+        found = widest(close, square, rows, looked.table, RESOLUTION)
+        if found is None:
+            return None
+        first, second = candidates.atoms[:, found.place].tolist()
+        return Gap(found.gap, found.distance, (first, second))
+
+    def seen(self, known: Distances) -> tuple[Tensor, Tensor, Tensor]:
+        """Of pairs (P,) in the last geometry: are they close, squared distances in Å², their rows.
+
+        The rows are those of the table of `known`. All hold until the next geometry.
+        """
+        candidates, square = self._candidates, self._square
+        if candidates is None or square is None:
+            raise ValueError("no geometry has been seen yet; ask for its graph first")
+        looked = self._looked
+        if looked is None or looked.known is not known or looked.candidates is not candidates:
+            looked = self._looked = _Looked.of(known, candidates)
+        return candidates.close, square, looked.rows
 
     def _followed(
         self, geometries: Sequence[Geometry], positions: Array, dtype: torch.dtype
@@ -240,9 +286,29 @@ class _Candidates:
         return self.batch.to(dtype=torch.float32)
 
 
+@dataclass(frozen=True, eq=False)
+class _Looked:
+    """Where the pairs of a search are in a table of distances."""
+
+    known: Distances
+    candidates: _Candidates
+    rows: Tensor  # (P,) int64
+    table: Tensor  # (rows, steps) Å
+
+    @classmethod
+    def of(cls, known: Distances, candidates: _Candidates) -> _Looked:
+        numbers = np.frombuffer(b"".join(kind for kind, _ in candidates.kinds), dtype=np.int64)
+        device = candidates.close.device
+        rows, table = known.rows(numbers[candidates.atoms]), known.table
+        return cls(
+            *(known, candidates),
+            *(torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in (rows, table)),
+        )
+
+
 def _kind(geometry: Geometry) -> tuple[bytes, bytes]:
     """What two geometries have in common that differ in positions and cell only."""
-    return geometry.numbers.tobytes(), geometry.pbc.tobytes()
+    return geometry.numbers.astype(np.int64, copy=False).tobytes(), geometry.pbc.tobytes()
 
 
 def _periodic_part(geometry: Geometry) -> Array:

@@ -1,5 +1,7 @@
 /* Pairs of a neighbour list that are close now, and the graph that they make. */
 
+#include <math.h>
+
 /* Atoms x (n, 3) of structures, those of s being first[s] to first[s + 1], minus whole lattice
    vectors `wrap` and the centre of their structure: at[rank[i]] is the new position of atom i, and
    so is `rounded`. Returns 0 as soon as one of them is farther than √most[s] from `start`. */
@@ -42,13 +44,39 @@ static int measure(long pairs, const double *x, const long *receiver, const long
   return changed;
 }
 
+/* What does not change while neighbours are followed; the last three are written. */
+typedef struct {
+  long structures, pairs;
+  double limit;
+  const long *first;
+  const double *wrap, *start, *most;
+  const long *rank, *receiver, *sender;
+  const double *offset;
+  double *at, *square;
+  unsigned char *close;
+} known;
+
 /* Both, one after the other: -1 if an atom has gone too far, else what `measure` returns. */
-int update(long structures, const long *first, const double *x, const double *wrap,
-           const double *start, const double *most, const long *rank, double *at, REAL *rounded,
-           long pairs, const long *receiver, const long *sender, const double *offset, double limit,
-           double *square, unsigned char *close) {
-  if (!follow(structures, first, x, wrap, start, most, rank, at, rounded)) return -1;
-  return measure(pairs, at, receiver, sender, offset, limit, square, close);
+int update(const known *k, const double *x, REAL *rounded) {
+  if (!follow(k->structures, k->first, x, k->wrap, k->start, k->most, k->rank, k->at, rounded))
+    return -1;
+  return measure(k->pairs, k->at, k->receiver, k->sender, k->offset, k->limit, k->square, k->close);
+}
+
+/* Of the pairs that are close, the first with the widest gap, -1 if there is none. A pair's gap is
+   in its row of `table`, whose entries are `resolution` apart; found = gap, distance. */
+long widest(long pairs, const unsigned char *close, const double *square, const long *row,
+            const double *table, long steps, double resolution, double *found) {
+  long place = -1;
+  for (long p = 0; p < pairs; p++) {
+    if (!close[p]) continue;
+    const double distance = sqrt(square[p]);
+    const long step = (long)(distance / resolution);
+    const double gap = table[row[p] * steps + (step < steps ? step : steps - 1)];
+    if (place >= 0 && !(gap > found[0])) continue;
+    place = p, found[0] = gap, found[1] = distance;
+  }
+  return place;
 }
 
 /* Keep the edges of the pairs that `keep` names, in their order. `place` is room for a number of

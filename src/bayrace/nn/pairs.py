@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class Start:
     ends: Tensor  # (2, P) int64, receiver and sender of each pair in the batch
     offsets: Tensor  # (P, 3) Å, added to x[ends[1]] - x[ends[0]]
     cutoff: float  # Å
+    _known: ClassVar[_Known | None] = None
 
     def follow(
         self, positions: NDArray[np.float64], dtype: torch.dtype, close: Tensor
@@ -48,21 +49,20 @@ class Start:
         """Where they are now; None if an atom has gone too far.
 
         `positions` are contiguous. `close` (P,) bool, which pairs are closer than the cutoff, is
-        brought up to date.
+        brought up to date. The squared distances hold until the next call.
         """
-        if not _available(self.positions):
-            return self._follow(positions, dtype, close)
-        at, pairs, ends = torch.empty_like(self.positions), len(self.offsets), self.ends.data_ptr()
-        rounded = at if dtype == torch.float64 else torch.empty_like(at, dtype=dtype)
-        square = torch.empty(pairs, dtype=torch.float64)
-        rest = (self.wrap, self.positions, self.most, self.rank, at, rounded)
-        changed = load(DTYPES[dtype], dtype, 0)["update"](
-            *(len(self.most), self.first.data_ptr(), positions.ctypes.data),
-            *(each.data_ptr() for each in rest),
-            *(pairs, ends, ends + self.ends.stride(0) * self.ends.itemsize),
-            *(self.offsets.data_ptr(), self.cutoff**2, square.data_ptr(), close.data_ptr()),
-        )
-        return None if changed < 0 else Followed(rounded, square, bool(changed))
+        known = self._known
+        if known is None or known.close is not close or known.dtype is not dtype:
+            if not _available(self.positions):
+                return self._follow(positions, dtype, close)
+            known = vars(self)["_known"] = _Known.of(self, dtype, close)
+        rounded = torch.empty_like(self.positions, dtype=dtype)
+        changed = known.update(known.given, positions.ctypes.data, rounded.data_ptr())
+        return None if changed < 0 else Followed(rounded, known.square, bool(changed))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but addresses, which mean nothing in another process."""
+        return {name: value for name, value in vars(self).items() if name != "_known"}
 
     def _follow(
         self, positions: NDArray[np.float64], dtype: torch.dtype, close: Tensor
@@ -81,6 +81,81 @@ class Start:
         return Followed(at.to(dtype), square, changed)
 
 
+class _Given(ctypes.Structure):
+    """`known` of pairs.c."""
+
+    _fields_: ClassVar = [
+        *((name, ctypes.c_long) for name in ("structures", "pairs")),
+        ("limit", ctypes.c_double),
+        *((name, ctypes.c_void_p) for name in ("first", "wrap", "start", "most", "rank")),
+        *((name, ctypes.c_void_p) for name in ("receiver", "sender", "offset")),
+        *((name, ctypes.c_void_p) for name in ("at", "square", "close")),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A start as C has it, and what must live as long."""
+
+    update: Any  # of pairs.c
+    given: Any  # reference to it
+    dtype: torch.dtype  # of positions
+    close: Tensor
+    square: Tensor  # (P,) Å²
+    held: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, start: Start, dtype: torch.dtype, close: Tensor) -> _Known:
+        at, square = torch.empty_like(start.positions), start.offsets.new_empty(len(start.offsets))
+        ends, offsets = start.ends.contiguous(), start.offsets.contiguous()
+        as_given = (start.first, start.wrap, start.positions, start.most, start.rank)
+        arrays = [each.contiguous() for each in as_given]
+        rest = (ends[0], ends[1], offsets, at, square, close)
+        addresses = (each.data_ptr() for each in (*arrays, *rest))
+        given = _Given(len(start.most), len(square), start.cutoff**2, *addresses)
+        update = load(DTYPES[dtype], dtype, 0)["update"]
+        return cls(update, ctypes.byref(given), dtype, close, square, (*arrays, *rest))
+
+
+class Widest(NamedTuple):
+    """The pair with the widest gap."""
+
+    place: int
+    gap: float  # as in the table
+    distance: float  # Å
+
+
+def widest(
+    close: Tensor, square: Tensor, rows: Tensor, table: Tensor, resolution: float
+) -> Widest | None:
+    """Of pairs (P,) that are close, the first one with the widest gap; None if none is close.
+
+    A pair's gap is in its row of `table`, whose entries are `resolution` apart in Å. `square` are
+    the squares of their distances.
+    """
+    if not _available(square):
+        return _widest(close, square, rows, table, resolution)
+    found = (ctypes.c_double * 2)()
+    place = load("double", torch.float64, 0)["widest"](
+        *(len(square), close.data_ptr(), square.data_ptr(), rows.data_ptr()),
+        *(table.data_ptr(), table.shape[1], resolution, found),
+    )
+    return None if place < 0 else Widest(place, *found)
+
+
+def _widest(
+    close: Tensor, square: Tensor, rows: Tensor, table: Tensor, resolution: float
+) -> Widest | None:
+    places = close.nonzero().squeeze(1)
+    if not len(places):
+        return None
+    lengths = square[places].sqrt()
+    steps = (lengths / resolution).long().clamp(max=table.shape[1] - 1)
+    gaps = table[rows[places], steps].numpy(force=True)
+    first = int(gaps.argmax())
+    return Widest(int(places[first]), float(gaps[first]), float(lengths[first]))
+
+
 def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
     """The batch with only the pairs where `keep` (P,) is true.
 
@@ -89,7 +164,7 @@ def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
     """
     if not _available(batch.shifts):
         return _selected(batch, keep)
-    edges, pairs, kept = batch.reverse.shape[0], keep.shape[0], int(keep.sum())
+    edges, pairs, kept = batch.reverse.shape[0], keep.shape[0], int(keep.count_nonzero())
     old = [getattr(batch, name).contiguous() for name in _ARRAYS]
     room = batch.pair.new_empty(edges + pairs)
     whole = room.new_empty
@@ -105,8 +180,9 @@ def select_pairs(batch: GraphBatch, keep: Tensor) -> GraphBatch:
         *(2 * kept, kept),
         *(each.data_ptr() for each in new),
     )
-    arrays: dict[str, Any] = dict(zip(_ARRAYS, new, strict=True))
-    return replace(batch, **arrays)
+    result = object.__new__(GraphBatch)  # `replace` takes longer than all the rest
+    vars(result).update(vars(batch), **dict(zip(_ARRAYS, new, strict=True)))
+    return result
 
 
 _ARRAYS = ("edges", "shifts", "first_edge", "reverse", "pair", "pair_edges")  # as in pairs.c
@@ -144,9 +220,9 @@ def load(real: str, _dtype: torch.dtype, _lanes: int) -> dict[str, Any]:
     source = source_text("pairs.c")
     library = build(source, {"REAL": real})
     whole, pointer = ctypes.c_long, ctypes.c_void_p
-    library.update.argtypes = [whole, *[pointer] * 8, whole, *[pointer] * 3]
-    library.update.argtypes += [ctypes.c_double, pointer, pointer]
-    library.update.restype = ctypes.c_int
+    library.update.argtypes, library.update.restype = [pointer] * 3, ctypes.c_int
+    library.widest.argtypes = [whole, *[pointer] * 4, whole, ctypes.c_double, pointer]
+    library.widest.restype = whole
     library.select.argtypes = [*[whole] * 3, *[pointer] * 9, whole, whole, *[pointer] * 6]
     library.select.restype = None
-    return {name: getattr(library, name) for name in ("update", "select")}
+    return {name: getattr(library, name) for name in ("update", "widest", "select")}

@@ -76,12 +76,12 @@ class Directions:
         out = np.empty(9 * count)
         any_one = _functions()["assess"](
             *(count, held.ctypes.data, error, negligible),
-            *(len(self.most), *self._addresses[:4], out.ctypes.data),
+            *(len(self.most), *self.addresses[:4], out.ctypes.data),
         )
         return _split(out, count), out[8 * count :], any_one
 
     @cached_property
-    def _addresses(self) -> tuple[Any, ...]:
+    def addresses(self) -> tuple[Any, ...]:
         """Of limits, counts and arrays as C has them, and what must live as long as they."""
         held = [np.ascontiguousarray(each) for each in (*self.squares, *self.weights)]
         count = len(self.most)

@@ -153,7 +153,7 @@ def simulate(
     if potential.calibration is not None and potential.calibration.forces is not None:
         shape = potential.calibration.forces.shape
     reach = potential.model.cutoff
-    seen = watch.neighbours.pairs()[0]
+    seen = watch.neighbours.ends()
     company = has_company(len(atoms), seen)
     try:
         for _ in dynamics.irun(settings.steps):
@@ -163,11 +163,12 @@ def simulate(
             watch.get_property("forces", atoms)
             covariance = watch.results["forces_covariance"]
             risk = None if rule is None else rule.risk(covariance, shape)
-            gap, (ends, lengths) = None, watch.neighbours.pairs()
-            if potential.distances is not None:
-                gap = potential.distances.gap_among(atoms.numbers, ends, lengths)
+            gap, known = None, potential.distances
+            if known is not None:
+                gap = watch.neighbours.widest_gap(known)
             look = _look(atoms, watch.results, step, settings, risk, gap, rule)
             wrong = too_hot(look.temperature, settings.temperature)
+            ends = watch.neighbours.ends()
             if ends is not seen:  # most steps have the pairs of the last one
                 seen = ends
                 wrong = wrong or in_pieces(has_company(len(atoms), ends), company, reach)

@@ -118,6 +118,16 @@ class StopRule:
         worst = int(single.argmax())
         return found, Risk(float(single[worst]) if self.over_atoms == "max" else any_one, worst)
 
+    @property
+    def directions(self) -> Directions:
+        """What Gaussian errors are averaged over in compiled code."""
+        return _directions()
+
+    @property
+    def negligible(self) -> float:
+        """An atom whose P is below this is given its upper bound."""
+        return _NEGLIGIBLE
+
     def broken(self, risk: Risk, gap: Gap | None = None) -> bool:
         """Whether it is time to act."""
         if self.gap is not None and gap is not None and gap.size > self.gap:
