@@ -33,7 +33,8 @@ GapLimit = Annotated[
     str,
     typer.Option(
         help="Stop rule: act also where two atoms are at a distance farther than this, Å, from "
-        "those of the training data; auto: twice what is usual among them; off."
+        "those of the training data; auto: twice what is usual among them, five times "
+        "for networks that began with pretrained weights; off."
     ),
 ]
 StateModels = Annotated[

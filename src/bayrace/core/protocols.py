@@ -165,6 +165,16 @@ class ModelSpec(Protocol):
         ...
 
 
+@runtime_checkable
+class Experienced(Protocol):
+    """A specification of networks that may begin with weights of other training data."""
+
+    @property
+    def pretrained(self) -> str:
+        """The name of these weights; empty where there were none."""
+        ...
+
+
 class ModelOptions(Protocol):
     """What one may choose of a network that is trained here: the section `model`."""
 

@@ -26,7 +26,7 @@ RESOLUTION = 0.002
 ENOUGH = 3
 """Distances that make a neighbourhood known: one odd frame does not."""
 
-STEEP = 2
+STEEP = 2.0
 """How much more a gap counts below the shortest distance, where forces rise steeply."""
 
 Pair = tuple[int, int]
@@ -37,7 +37,7 @@ class Gap(NamedTuple):
     """How far a distance is from those of the training data."""
 
     size: float  # Å, to the third nearest one of these two elements; ∞ where there are fewer.
-    # Twice that where the distance is shorter than all of them.
+    # More than that (`Distances.steep`) where the distance is shorter than all of them.
     distance: float  # Å
     atoms: tuple[int, int]
 
@@ -48,6 +48,7 @@ class Distances:
 
     cutoff: float  # Å
     counts: Mapping[Pair, NDArray[np.uint8]]  # in steps of RESOLUTION from 0, `_MOST` at most
+    steep: float = STEEP  # how much more a gap counts below the shortest distance
 
     @staticmethod
     def of(data: Dataset) -> Distances:
@@ -120,7 +121,8 @@ class Distances:
     def _gaps(self, enough: int) -> Floats:
         """Gaps (rows, steps); row 0 is of pairs that were never met."""
         unknown = np.full(_steps(self.cutoff), np.inf)
-        return np.stack([unknown, *(_gaps(counts, enough) for counts in self.counts.values())])
+        known = (_gaps(counts, enough, self.steep) for counts in self.counts.values())
+        return np.stack([unknown, *known])
 
     def _sizes(self, pairs: _Pairs, tables: Floats) -> Floats:
         sizes: Floats = tables[self.rows(pairs.elements), _step(pairs.distances)]
@@ -163,11 +165,11 @@ def _step(distances: Floats) -> Integers:
     return steps
 
 
-def _gaps(counts: NDArray[np.uint8], enough: int) -> Floats:
+def _gaps(counts: NDArray[np.uint8], enough: int, steep: float) -> Floats:
     """From each step to the distance that is the `enough`-th nearest to it, Å.
 
     It is the farther end of a window of so many neighbouring distances, for the nearest window.
-    Below the shortest distance it counts STEEP times.
+    Below the shortest distance it counts `steep` times.
     """
     known, steps = np.repeat(np.arange(len(counts)), counts), np.arange(len(counts))
     if len(known) < enough:
@@ -177,7 +179,7 @@ def _gaps(counts: NDArray[np.uint8], enough: int) -> Floats:
     last = first + enough - 1
     reach = np.maximum(abs(steps[:, None] - known[first]), abs(steps[:, None] - known[last]))
     gaps: Floats = RESOLUTION * reach.min(axis=1)
-    gaps[: known[0]] *= STEEP
+    gaps[: known[0]] *= steep
     return gaps
 
 

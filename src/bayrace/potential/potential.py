@@ -36,6 +36,7 @@ from bayrace.models.noise import Lambdas
 from bayrace.posterior.shifts import SEED
 from bayrace.potential import artifact
 from bayrace.potential.artifact import PotentialError
+from bayrace.potential.leeway import leeway
 from bayrace.potential.stored import check_weights, fields_of
 from bayrace.predict.moments import concatenate, with_label_noise, with_scaled_noise
 from bayrace.predict.predict import (
@@ -132,12 +133,9 @@ class Potential:
 
     @property
     def gap_limit(self) -> float | None:
-        """Å: twice the gap that is usual between distances of the training data, if it is known.
-
-        Dynamics should not come to a distance that is farther from all of them.
-        """
+        """Å: how far from the distances of the training data dynamics should come, if known."""
         usual = self.statistics.get("distance_gap") if self.distances is not None else None
-        return 2 * float(usual) if usual else None
+        return leeway(self.spec) * float(usual) if usual else None
 
     def to(
         self, *, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None

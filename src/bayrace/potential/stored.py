@@ -19,6 +19,7 @@ from bayrace.posterior import POSTERIORS, restore
 from bayrace.posterior.point import Point
 from bayrace.posterior.stored import check_stored
 from bayrace.potential.artifact import COPY, Contents, PotentialError
+from bayrace.potential.leeway import strict_below
 from bayrace.predict.predict import reference_tensor
 from bayrace.train import checkpoint
 
@@ -71,7 +72,9 @@ def _read(contents: Contents) -> dict[str, Any]:
         "fingerprint": str(document["fingerprint"]),
         "calibration": None if calibration is None else Calibration.from_json(calibration),
         "frames": _arrays(contents, "frames"),
-        "distances": Distances.restore(spec.cutoff, distances) if distances else None,
+        "distances": strict_below(Distances.restore(spec.cutoff, distances), spec)
+        if distances
+        else None,
         "version": str(document["version"]),
     }
 

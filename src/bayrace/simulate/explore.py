@@ -160,7 +160,7 @@ def describe_gap(atoms: Atoms, gap: Gap) -> str:
     names = [f"{place} ({atoms.symbols[place]})" for place in gap.atoms]
     known = "does not exist"
     if math.isfinite(gap.size):
-        known = f"makes a gap of {gap.size:.3g} Å (a distance below all others counts twice)"
+        known = f"makes a gap of {gap.size:.3g} Å (a distance below all others counts more)"
     return (
         f"atoms {' and '.join(names)} are {gap.distance:.4g} Å apart; the third nearest such "
         f"distance of the training data {known}"

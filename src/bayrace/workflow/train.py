@@ -35,6 +35,7 @@ from bayrace.posterior import POSTERIORS
 from bayrace.posterior.finish import refitted
 from bayrace.posterior.method import FitTask, Fitted, PosteriorMethod
 from bayrace.posterior.point import Point
+from bayrace.potential.leeway import strict_below
 from bayrace.potential.opened import altered
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks as Callbacks
@@ -301,7 +302,7 @@ def make_potential(
         config=plain_values_of(config),
         fingerprint=fingerprint(ready.train.frames),
         frames=seen_frames(ready.splits),
-        distances=distances,
+        distances=strict_below(distances, ready.spec),
     )
     vars(potential)["model"] = ready.model  # holds no weights, so it is built only once
     return potential
