@@ -15,7 +15,7 @@ from bayrace.core.protocols import Experienced, ModelSpec
 from bayrace.data.distances import STEEP, Distances
 
 RANDOM, PRETRAINED = 2.0, 5.0
-"""Limits of the gap between a distance and those of the training data, in units of the usual one."""
+"""Limits of the gap between a distance and those of training data, in units of the usual one."""
 
 
 def leeway(spec: ModelSpec) -> float:
