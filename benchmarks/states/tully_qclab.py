@@ -28,10 +28,10 @@ MODELS = {  # and the diabatic state that is the lower one on the left
 def shares(name: str, momentum: float, *, trajectories: int, step: float) -> list[float]:
     """Reflected on the lower and upper state, transmitted on the lower and upper state."""
     kind, lower = MODELS[name]
-    interval = step * MASS / momentum
+    interval, steps = step * MASS / momentum, int(120 / step)
     simulation = Simulation(
         {
-            "tmax": interval, "dt_update": interval, "dt_collect": interval,
+            "tmax": (steps + 2) * interval, "dt_update": interval, "dt_collect": interval,
             "num_trajs": trajectories, "batch_size": trajectories, "progress_bar": False,
         }
     )  # fmt: skip
@@ -42,7 +42,7 @@ def shares(name: str, momentum: float, *, trajectories: int, step: float) -> lis
     simulation.initialize_timesteps()
     algorithm, parameters = simulation.algorithm, {}
     state: dict[str, Any] = {"seed": np.arange(trajectories)}
-    recipes = [algorithm.initialization_recipe, *[algorithm.update_recipe] * int(120 / step)]
+    recipes = [algorithm.initialization_recipe, *[algorithm.update_recipe] * steps]
     mass, weight = np.full((1, 1), MASS), np.ones((1, 1))
     for simulation.t_ind, recipe in enumerate(recipes):
         state, parameters = algorithm.execute_recipe(simulation, state, parameters, recipe)
@@ -51,8 +51,11 @@ def shares(name: str, momentum: float, *, trajectories: int, step: float) -> lis
         if ((np.abs(x) > EDGE) & (x * p > 0)).all():
             break
     upper = np.asarray(state["act_surf_ind"]) == 1
-    return [float(((x > 0) == right) @ (upper == top)) / trajectories
-            for right in (False, True) for top in (False, True)]  # fmt: skip
+    return [
+        float(((x > 0) == right)[upper == top].sum()) / trajectories
+        for right in (False, True)
+        for top in (False, True)
+    ]
 
 
 def main() -> None:
