@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -79,12 +80,16 @@ def compare(table: Table, swarm: Path, models: list[Path]) -> None:
     told = json.loads((swarm / "populations.json").read_text(encoding="utf-8"))
     active = np.array([table["active_state"][table["traj"] == k] for k in np.unique(table["traj"])])
     print("share of trajectories in the lower state")
-    print("| time (fs) | reference, 8 | learnt |\n|---|---|---|")
+    print("| time (fs) | reference, 8 | 95 % interval of it (Wilson) | learnt | inside |")
+    print("|---|---|---|---|---|")
     for time in (5, 8, 10, 13, 15, 20, 30, 40):
         row = int(np.argmin(np.abs(np.array(told["time_fs"]) - time)))
         theirs = float((active[:, round(time / TIMESTEP)] == 0).mean())
         share, error = told["share"][row][0], told["standard_error"][row][0]
-        print(f"| {time} | {theirs:.2f} | {share:.2f} ± {error:.2f} |")
+        low, high = wilson(theirs, len(active))
+        inside = "yes" if low <= share <= high else "no"
+        cells = f"{low:.2f} to {high:.2f} | {share:.2f} ± {error:.2f} | {inside}"
+        print(f"| {time} | {theirs:.2f} | {cells} |")
     print(
         "\nleast gap before the first hop (eV), and P(hop) at the minima until two steps after it"
     )
@@ -100,6 +105,14 @@ def compare(table: Table, swarm: Path, models: list[Path]) -> None:
             (float(np.diff(energies, axis=1).min()), hopping_chance(energies)) for energies in both
         )
         print(f"| {number} | {gap:.3f} | {our_gap:.3f} | {chance:.2f} | {our_chance:.2f} |")
+
+
+def wilson(share: float, count: int, deviations: float = 1.96) -> tuple[float, float]:
+    """Which chances a share of few trajectories does not exclude (Wilson 1927)."""
+    extra = deviations**2 / count
+    centre = (share + extra / 2) / (1 + extra)
+    half = math.sqrt(share * (1 - share) * extra + extra**2 / 4) / (1 + extra)
+    return centre - half, centre + half
 
 
 def hopping_chance(energies: NDArray[np.float64]) -> float:

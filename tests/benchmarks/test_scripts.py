@@ -22,7 +22,7 @@ from bayrace.workflow import train as run
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SCRIPTS = sorted(BENCHMARKS.rglob("*.py"))
-PEERS = {"apax", "jax", "mace", "nequip"}  # each in an environment of its own
+PEERS = {"apax", "jax", "mace", "nequip", "qclab"}  # each in an environment of its own
 
 START = """
 import pathlib, runpy, sys

@@ -17,13 +17,13 @@ from bayrace.config import ConfigError, TrainConfig, load_config
 from bayrace.config.search import load_search, with_values
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.read import frame_to_atoms
-from bayrace.workflow.search import BEST, RESULTS, SearchObserver, search
+from bayrace.workflow.search import BEST, RESULTS, SearchObserver, out_of_range, search
 
 CONFIG = """
 output: {folder}/out
 data: {{train: {folder}/train.xyz, valid: 6, test: {{never: /no/such/file.xyz}}}}
 model: {{preset: tiny, hidden: 4x0e+4x1o+4x2e, features: 4}}
-train: {{max_epochs: 2, batch_size: 6}}
+train: {{max_epochs: 2, batch_size: 6, lr: 0.01}}
 posterior: point
 search:
   sampler: {sampler}
@@ -51,7 +51,7 @@ def written(folder: Path, *, sampler: str, space: str, trials: int) -> Path:
 
 
 def test_a_grid_is_tried_whole_and_the_best_is_written(folder: Path) -> None:
-    space = "{train.lr: [0.01, 0.00001], train.betas: [[0.9, 0.999]]}"
+    space = "{train.lr: [0.00001, 0.01], train.betas: [[0.9, 0.999]]}"
     config, wanted, raw = load_search(written(folder, sampler="grid", space=space, trials=9))
     heard: list[int] = []
     result = search(
@@ -77,6 +77,14 @@ def test_a_grid_is_tried_whole_and_the_best_is_written(folder: Path) -> None:
     )
     with pytest.raises(ConfigError, match="another space"):
         search(other, wider, raw, watch=SearchObserver())
+
+
+def test_a_configuration_that_no_trial_can_have_is_known(folder: Path) -> None:
+    space = "{train.lr: {low: 0.001, high: 0.1}, train.batch_size: [6, 9]}"
+    config, wanted, _ = load_search(written(folder, sampler="tpe", space=space, trials=2))
+    assert out_of_range(config, wanted) == []
+    config, wanted, _ = load_search(folder / "config.yaml", ["train.lr=auto", "train.batch_size=7"])
+    assert out_of_range(config, wanted) == ["train.lr: auto", "train.batch_size: 7"]
 
 
 def test_no_trial_is_lost_by_a_kill(folder: Path) -> None:

@@ -33,8 +33,8 @@ def search(
 
     Less is better: 0.25·23.06·(energy + force RMSE in eV and eV/Å) + 0.125·(their calibration
     errors) + 0.25·(1 − AUROC), the last where search.unknown names structures that should be found
-    strange. Test data are never read. The configuration as it is comes first. After an
-    interruption, however brutal, the same command goes on and no trial is lost.
+    strange. Test data are never read. The configuration as it is comes first where it lies in the
+    space. After an interruption, however brutal, the same command goes on and no trial is lost.
 
     \b
     Example, config.yaml: a training and

@@ -39,6 +39,7 @@ from bayrace.workflow.search_score import Judgement, judge
 from bayrace.workflow.workers import member_job, place_members
 
 BEST, RESULTS, STUDY = "best.yaml", "trials.json", "study.db"
+_log = logging.getLogger(__name__)
 _STARTUP = 4  # trials before any is pruned
 
 
@@ -130,7 +131,12 @@ class _Run:
         space = self.search.space
         default = {key: _plain_value(value_of(config, key)) for key in space}
         points = _grid(self.search) if self.search.sampler == "grid" else []
-        if all(_inside(space[key], value) for key, value in default.items()):
+        if outside := out_of_range(config, self.search):
+            _log.warning(
+                "the configuration as it is lies outside of search.space and is not tried: %s",
+                ", ".join(outside),
+            )
+        else:
             points = [default, *(point for point in points if point != default)]
         for point in points:
             self.study.enqueue_trial(point)
@@ -258,6 +264,12 @@ def _plain_value(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | tuple) else value
 
 
+def out_of_range(config: Config, search: SearchConfig) -> list[str]:
+    """Searched keys whose value in the configuration is none that a trial can have."""
+    values = {key: _plain_value(value_of(config, key)) for key in search.space}
+    return [f"{key}: {v}" for key, v in values.items() if not _inside(search.space[key], v)]
+
+
 def _inside(choice: Any, value: Any) -> bool:
     if isinstance(choice, RangeConfig):
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -314,5 +326,5 @@ def _importance(study: optuna.Study, complete: int) -> dict[str, float]:
     try:
         return dict(optuna.importance.get_param_importances(study))
     except (RuntimeError, ValueError) as error:
-        logging.getLogger(__name__).debug("no importance: %s", error)
+        _log.debug("no importance: %s", error)
         return {}
