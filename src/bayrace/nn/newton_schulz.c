@@ -11,10 +11,10 @@
 
 //@ vectors
 #define PAD (LANES < 4 ? 4 : LANES)
-#define TILE (LANES * sizeof(real) >= 64 ? 8 : 4) /* rows of a product in registers, at 2 vectors */
 #define BLOCK 64                                  /* rows at a time, which stay in the cache */
 
 //@ lanes
+//@ tiles
 
 typedef struct {
   real *param;
@@ -29,57 +29,52 @@ typedef struct {
   const double *polynomials; /* three numbers each */
 } settings;
 
-/* to[r, c] = sum over i of a[i, r] b[i, c], or to `add`. Of a, numbers of one r are `a_apart` from
-   each other and those of one i `a_next`; rows of b and to are `b_apart` and `apart`. */
-#define SUMS(vectors)                                                                       \
-  {                                                                                         \
-    vec sum[TILE][vectors];                                                                 \
-    UNROLL for (int r = 0; r < TILE; r++)                                                   \
-      UNROLL for (int v = 0; v < vectors; v++)                                              \
-        sum[r][v] = add ? (vec)AT(to + r * apart + v * LANES) : (vec){0};                   \
-    for (long i = 0; i < size; i++)                                                         \
-      UNROLL for (int v = 0; v < vectors; v++) {                                            \
-        const vec other = AT(b + i * b_apart + v * LANES);                                  \
-        UNROLL for (int r = 0; r < TILE; r++) sum[r][v] += a[i * a_apart + r * a_next] * other; \
-      }                                                                                     \
-    UNROLL for (int r = 0; r < TILE; r++)                                                   \
-      UNROLL for (int v = 0; v < vectors; v++) AT(to + r * apart + v * LANES) = sum[r][v];  \
-  }
-
-__attribute__((always_inline)) /* some strides are constants */
-static inline void tile(int vectors, const real *a, long a_apart, long a_next, const real *b,
-                        long b_apart, long size, real *to, long apart, int add) {
-  if (vectors == 2) SUMS(2)
-  else SUMS(1)
+/* a b of `rows` rows and n columns. */
+static void times(const real *a, const real *b, long rows, long n, real *to) {
+  product(0, (view){a, n, 1}, rows, (view){b, n, 1}, n, n, to, n, AS_IT_IS);
 }
 
 /* The part of a^T b at and above the diagonal, of (size, n) each. */
-static void upper(const real *a, const real *b, long size, long n, real *to, int add) {
-  for (long r = 0; r < n; r += TILE)
-    for (long c = r / LANES * LANES; c < n; c += 2 * LANES)
-      tile(n - c >= 2 * LANES ? 2 : 1, a + r, n, 1, b + c, n, size, to + r * n + c, n, add);
+__attribute__((always_inline))
+static inline void upper(const real *a, const real *b, long size, long n, real *to, finish end) {
+  product(1, (view){a, 1, n}, n, (view){b, n, 1}, n, size, to, n, end);
 }
 
 /* What is above the diagonal, below it too: exactly, or rounding would grow. */
 static void mirror(real *a, long n) {
   for (long r = 0; r < n; r += 4) {
-    for (int i = 0; i < 4; i++)
-      for (int j = 0; j < i; j++) a[(r + i) * n + r + j] = a[(r + j) * n + r + i];
+    UNROLL for (int i = 1; i < 4; i++)
+      UNROLL for (int j = 0; j < i; j++) a[(r + i) * n + r + j] = a[(r + j) * n + r + i];
     for (long c = r + 4; c < n; c += 4) turn_four(a + r * n + c, n, a + c * n + r, n);
   }
 }
 
-/* a^T b where that is symmetric. */
-static void symmetric(const real *a, const real *b, long n, real *to) {
-  upper(a, b, n, n, to, 0);
-  mirror(to, n);
+/* The same after `upper` of a and a: there what it has computed below the diagonal is exact. */
+static void mirror_rest(real *a, long n) {
+  for (long r = 0; r < n; r += 4)
+    for (long c = (r / PAD + 1) * PAD; c < n; c += 4) turn_four(a + r * n + c, n, a + c * n + r, n);
 }
 
-/* a b of `rows` rows. */
-static inline void product(const real *a, const real *b, long rows, long n, real *to) {
-  for (long r = 0; r < rows; r += TILE)
-    for (long c = 0; c < n; c += 2 * LANES)
-      tile(n - c >= 2 * LANES ? 2 : 1, a + r * n, 1, n, b + c, n, n, to + r * n + c, n, 0);
+/* a^T a, of (n, n). */
+static void square(const real *a, long n, real *to) {
+  upper(a, a, n, n, to, AS_IT_IS);
+  mirror_rest(to, n);
+}
+
+/* The factor of a polynomial: constant + linear gram + quadratic gram^2. */
+static void factor(const double *polynomial, const real *gram, long n, real *to) {
+  upper(gram, gram, n, n, to,
+        (finish){.old = gram, .linear = (real)polynomial[1], .quadratic = (real)polynomial[2]});
+  mirror_rest(to, n);
+  for (long i = 0; i < n; i++) to[i * n + i] += (real)polynomial[0];
+}
+
+/* The same where the square is known, and is replaced. */
+static void first_factor(const double *polynomial, const real *gram, long n, real *power) {
+  const real linear = (real)polynomial[1], quadratic = (real)polynomial[2];
+  for (long i = 0; i < n * n; i += LANES)
+    AT(power + i) = quadratic * AT(power + i) + linear * AT(gram + i);
+  for (long i = 0; i < n; i++) power[i * n + i] += (real)polynomial[0];
 }
 
 /* Divide a Gram matrix by a bound of its largest eigenvalue, which is returned; also its square. */
@@ -89,22 +84,15 @@ static double normalise(const settings *own, real *gram, real *power, long n) {
   vec norms = {0};
   for (long i = 0; i < n; i++) trace += gram[i * n + i];
   trace = trace > (real)own->tiny ? trace : (real)own->tiny;
-  for (long i = 0; i < all; i += LANES) AT(gram + i) /= trace; /* or fourth powers leave the range */
-  symmetric(gram, gram, n, power);
+  const real first = 1 / trace; /* or fourth powers leave the range */
+  for (long i = 0; i < all; i += LANES) AT(gram + i) *= first;
+  square(gram, n, power);
   for (long i = 0; i < all; i += LANES) norms += AT(power + i) * AT(power + i);
   real norm = (real)sqrt((double)total(norms)); /* the root of the trace of gram^4 */
   norm = norm > (real)own->tiny ? norm : (real)own->tiny;
   const real largest = (real)(sqrt((double)norm) * own->cushion), less = 1 / largest;
   for (long i = 0; i < all; i += LANES) AT(gram + i) *= less, AT(power + i) *= less * less;
   return (double)trace * (double)largest;
-}
-
-/* The factor of a polynomial, in place of the square of the Gram matrix. */
-static void factor(const double *polynomial, const real *gram, real *power, long n) {
-  const real linear = (real)polynomial[1], quadratic = (real)polynomial[2];
-  for (long i = 0; i < n * n; i += LANES)
-    AT(power + i) = quadratic * AT(power + i) + linear * AT(gram + i);
-  for (long i = 0; i < n; i++) power[i * n + i] += (real)polynomial[0];
 }
 
 /* A polynomial of the Gram matrix that approximates its inverse square root, times `scale`; work
@@ -117,17 +105,18 @@ static real *inverse_root(const settings *own, real *work, long n, double scale)
   real *other = work + 4 * all;
   const double size = normalise(own, gram, power, n);
   for (long step = 0; step < own->steps; step++) {
-    if (step) symmetric(gram, gram, n, power);
-    factor(own->polynomials + 3 * step, gram, power, n);
+    if (step) factor(own->polynomials + 3 * step, gram, n, power);
+    else first_factor(own->polynomials, gram, n, power);
     if (step) {
-      product(whole, power, n, n, other);
+      times(whole, power, n, n, other);
       real *old = whole;
       whole = other, other = old;
     } else
       memcpy(whole, power, all * sizeof(real));
     if (step < own->steps - 1) {
-      product(gram, power, n, n, spare);
-      symmetric(spare, power, n, gram);
+      times(gram, power, n, n, spare);
+      upper(spare, power, n, n, gram, AS_IT_IS);
+      mirror(gram, n);
     }
   }
   const real last = (real)(scale / sqrt(size));
@@ -136,16 +125,22 @@ static real *inverse_root(const settings *own, real *work, long n, double scale)
 }
 
 /* Gradient and momentum, ahead of the step (Nesterov); `move` the momentum first. */
+#define AHEAD(type, i)                                                  \
+  {                                                                     \
+    const type slope = *(type *)(gradient + i);                         \
+    type old = *(type *)(momentum + i);                                 \
+    if (move) *(type *)(momentum + i) = old += rest * (slope - old);    \
+    *(type *)(to + i) = slope + memory * (old - slope);                 \
+  }
+
 static inline void ahead(const matrix *m, const settings *own, long start, long count, int move,
                          real *to) {
   const real memory = (real)own->memory, rest = (real)(1 - own->memory);
   const real *gradient = m->gradient + start;
   real *momentum = m->momentum + start;
-  if (move)
-#pragma omp simd
-    for (long i = 0; i < count; i++) momentum[i] += rest * (gradient[i] - momentum[i]);
-#pragma omp simd
-  for (long i = 0; i < count; i++) to[i] = gradient[i] + memory * (momentum[i] - gradient[i]);
+  long i = 0;
+  for (; i + LANES <= count; i += LANES) AHEAD(loose, i)
+  for (; i < count; i++) AHEAD(real, i)
 }
 
 /* `size` rows of n numbers, or columns where the matrix is wide: then also as they are, (n, BLOCK). */
@@ -170,23 +165,30 @@ static inline void subtract(real *param, const real *step, long count, real shri
   for (long i = 0; i < count; i++) param[i] = shrink * param[i] - step[i];
 }
 
+/* Rows or columns of the parameters from `begin` on, less their step: root^T wide, or block root. */
 static void apply(const matrix *m, const settings *own, const real *root, long begin, long size,
                   long n, const real *block, const real *wide, real *step) {
   const real shrink = (real)own->shrink;
   const long width = m->rows < m->columns ? m->rows : m->columns;
-  if (m->rows < m->columns) { /* root^T wide */
-    for (long r = 0; r < n; r += TILE)
-      for (long c = 0; c < BLOCK; c += 2 * LANES)
-        tile(2, root + r, n, 1, wide + c, BLOCK, n, step + r * BLOCK + c, BLOCK, 0);
+  real *param = m->param + begin * (m->rows < m->columns ? 1 : width);
+  const int whole = n == width && size == BLOCK;
+  finish end = {.old = param, .linear = shrink, .quadratic = -1};
+  if (m->rows < m->columns) {
+    const view left = {root, 1, n}, right = {wide, BLOCK, 1};
+    if (whole) return product(0, left, n, right, BLOCK, n, param, m->columns, end);
+    product(0, left, n, right, BLOCK, n, step, BLOCK, AS_IT_IS);
     for (long j = 0; j < width; j++)
-      subtract(m->param + j * m->columns + begin, step + j * BLOCK, size, shrink);
+      subtract(param + j * m->columns, step + j * BLOCK, size, shrink);
     return;
   }
-  product(block, root, size, n, step);
-  if (n == width) subtract(m->param + begin * n, step, size * n, shrink);
-  else
-    for (long i = 0; i < size; i++)
-      subtract(m->param + (begin + i) * width, step + i * n, width, shrink);
+  if (whole) {
+    end.soon = (const char *)(param + BLOCK * n);
+    end.other = BLOCK * n * sizeof(real) / 2;
+    end.until = end.soon + end.other;
+    return product(0, (view){block, n, 1}, BLOCK, (view){root, n, 1}, n, n, param, n, end);
+  }
+  times(block, root, size, n, step);
+  for (long i = 0; i < size; i++) subtract(param + i * width, step + i * n, width, shrink);
 }
 
 static long padded(const matrix *m) {
@@ -199,22 +201,28 @@ static void one_square(const matrix *m, const settings *own, real *work) {
   const long n = padded(m), all = n * n, width = m->columns;
   real *x = work, *gram = work + all, *power = work + 2 * all, *other = work + 3 * all;
   memset(x, 0, all * sizeof(real));
-  for (long i = 0; i < width; i++) ahead(m, own, i * width, width, 1, x + i * n);
-  symmetric(x, x, n, gram);
+  if (n == width) ahead(m, own, 0, all, 1, x);
+  else
+    for (long i = 0; i < width; i++) ahead(m, own, i * width, width, 1, x + i * n);
+  square(x, n, gram);
   const double size = normalise(own, gram, power, n);
   const real less = (real)(1 / sqrt(size));
   for (long i = 0; i < all; i += LANES) AT(x + i) *= less;
   for (long step = 0; step < own->steps; step++) {
-    if (step) symmetric(x, x, n, gram), symmetric(gram, gram, n, power);
-    factor(own->polynomials + 3 * step, gram, power, n);
-    product(x, power, n, n, other);
+    if (step) square(x, n, gram), factor(own->polynomials + 3 * step, gram, n, power);
+    else first_factor(own->polynomials, gram, n, power);
+    if (step == own->steps - 1) break;
+    times(x, power, n, n, other);
     real *old = x;
     x = other, other = old;
   }
-  const real scale = (real)(own->scale * sqrt((double)width));
-  for (long i = 0; i < all; i += LANES) AT(x + i) *= scale;
-  for (long i = 0; i < width; i++)
-    subtract(m->param + i * width, x + i * n, width, (real)own->shrink);
+  const real scale = (real)(own->scale * sqrt((double)width)), shrink = (real)own->shrink;
+  const view left = {x, n, 1}, right = {power, n, 1};
+  const finish end = {.old = m->param, .linear = shrink, .quadratic = -scale};
+  if (n == width) return product(0, left, n, right, n, n, m->param, n, end);
+  times(x, power, n, n, other);
+  for (long i = 0; i < all; i += LANES) AT(other + i) *= scale;
+  for (long i = 0; i < width; i++) subtract(m->param + i * width, other + i * n, width, shrink);
 }
 
 static void one(const matrix *m, const settings *own, real *work) {
@@ -230,9 +238,15 @@ static void one(const matrix *m, const settings *own, real *work) {
     const long size = length - begin < BLOCK ? length - begin : BLOCK;
     if (size < BLOCK) memset(block, 0, 2 * BLOCK * n * sizeof(real));
     load(m, own, begin, size, n, 1, block, wide);
-    upper(block, block, size, n, work, 1);
+    const long next = (begin + size) * n, left = (length - begin - size) * n;
+    const char *soon = (const char *)(m->gradient + next);
+    upper(block, block, size, n, work,
+          (finish){.add = 1,
+                   .soon = soon,
+                   .until = soon + (left < BLOCK * n ? left : BLOCK * n) * sizeof(real),
+                   .other = (const char *)(m->momentum + next) - soon});
   }
-  mirror(work, n);
+  mirror_rest(work, n);
   const real *root = inverse_root(own, work, n, own->scale * sqrt((double)length));
   for (long begin = 0; begin < length; begin += BLOCK) {
     const long size = length - begin < BLOCK ? length - begin : BLOCK;

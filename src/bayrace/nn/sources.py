@@ -6,7 +6,14 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
-_SHARED = ("vectors", "lanes", "sigmoid", "threads", "blocks")  # files of bayrace.nn.program
+_SHARED = (
+    "vectors",
+    "lanes",
+    "sigmoid",
+    "threads",
+    "blocks",
+    "tiles",
+)  # files of bayrace.nn.program
 
 
 @cache

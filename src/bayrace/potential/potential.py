@@ -196,10 +196,10 @@ class Potential:
                 known = torch.tensor(self.elements, device=batch.species.device)
                 numbers = known[batch.species[batch.file_order]]
             prediction = self._finished(prediction, numbers, calibrated=True)
-        return self._checked(prediction, uncertainty, batch.volume.isfinite())
+        return self._checked(prediction, uncertainty, batch.volume.isfinite() if stress else None)
 
     def _checked(
-        self, prediction: Prediction, uncertainty: Uncertainty, periodic: Tensor
+        self, prediction: Prediction, uncertainty: Uncertainty, periodic: Tensor | None
     ) -> Prediction:
         """The prediction, if it consists of numbers."""
         return refuse_not_finite(

@@ -83,7 +83,8 @@ def _among(values: Mapping[str, Tensor], energy: Tensor, atomic: Tensor) -> _Epi
 def _scatter(values: Tensor) -> Tensor:
     """Covariances (n, d, d) of vectors (M, n, d)."""
     if len(values) == 1:  # one member agrees with itself; what is nan stays so
-        return (values[0] - values[0]).unsqueeze(-1).repeat(1, 1, values.shape[-1])
+        nothing = (values[0] - values[0]).unsqueeze(-1)
+        return nothing.expand(-1, -1, values.shape[-1]).contiguous()  # quicker than repeat
     deviation = values - values.mean(0)
     return torch.einsum("mni,mnj->nij", deviation, deviation) / values.shape[0]
 

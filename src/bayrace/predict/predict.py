@@ -164,13 +164,17 @@ class NotFiniteError(ValueError):
 
 
 def refuse_not_finite(
-    prediction: Prediction, *, uncertainty: Uncertainty, periodic: Tensor, forces: bool = True
+    prediction: Prediction,
+    *,
+    uncertainty: Uncertainty,
+    periodic: Tensor | None,
+    forces: bool = True,
 ) -> Prediction:
     """The same prediction, if its numbers are: nan must not pass for a result.
 
-    `periodic` (S,) tells the structures that have a stress; `forces` is off where the target has
-    none. Variances that were not computed, and those of a stress, may be nan; so may one that is
-    nan throughout, as it is not modelled.
+    `periodic` (S,) tells the structures that have a stress, None where nobody asked for one;
+    `forces` is off where the target has none. Variances that were not computed, and those of a
+    stress, may be nan; so may one that is nan throughout, as it is not modelled.
     """
     stress = prediction.stress
     parts = {

@@ -224,8 +224,9 @@ class _Written:
             graph.first_edge: batch.first_edge.contiguous(),
             graph.owner: batch.structure_index.contiguous(),
             graph.species: batch.species.contiguous(),
-            writer.whole: torch.tensor([0, batch.n_atoms]),
-            writer.by_element: torch.tensor(offsets),
+            # by numpy, ten times quicker than torch.tensor
+            writer.whole: torch.from_numpy(np.array([0, batch.n_atoms], dtype=np.int64)),
+            writer.by_element: torch.from_numpy(np.array(offsets, dtype=np.int64)),
         }
 
 
