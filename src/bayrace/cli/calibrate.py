@@ -19,6 +19,7 @@ from bayrace.cli.common import (
     StressKey,
     console,
     friendly,
+    warn,
 )
 from bayrace.cli.methods import Arguments, chosen, listing
 from bayrace.system.process import tune_process
@@ -111,9 +112,9 @@ def fit(
     from bayrace.evaluate.evaluation import evaluate_predictions
 
     if not potential.frames:
-        console(stderr=True).print(
-            "[yellow]warning:[/] this potential does not say which frames it was trained on; make "
-            "sure that these are others"
+        warn(
+            "this potential does not say which frames it was trained on; make sure that these are "
+            "others"
         )
     refuse_seen(potential.frames, frames)
     raw = predictions(potential, frames, edge_budget=edge_budget)
