@@ -277,7 +277,8 @@ def test_a_factor_beyond_its_precision_is_a_loss_that_is_not_finite() -> None:
     )
     assert outputs.forces_head is not None
     huge = outputs.forces_head.detach().clone()
-    huge[:, 3:] = 1e6  # below the diagonal
+    huge[:, :3] = 5.0  # logarithms of the diagonal
+    huge[:, 3:] = torch.linspace(1e6, 3e6, huge[:, 3:].numel()).view(-1, 3)  # below the diagonal
     huge.requires_grad_()
     found = gaussian(noise_spec).loss(outputs._replace(forces_head=huge), labels, batch)
     assert found.total.isnan()

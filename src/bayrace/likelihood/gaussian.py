@@ -93,7 +93,7 @@ class GaussianNoise:
             volume = log_determinant(head, form)
             terms = weight * mahalanobis(head, error, form) + volume
         except torch.linalg.LinAlgError:  # a factor too large for its precision: training diverges
-            return error.sum(-1) * torch.nan
+            return (error.sum(-1) + head.sum(-1)) * torch.nan
         return self._weigh(terms, volume / error.shape[-1])
 
     def _weigh(self, terms: Tensor, log_variance: Tensor) -> Tensor:

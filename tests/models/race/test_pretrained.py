@@ -167,7 +167,8 @@ def test_what_they_can_say_nothing_of_is_drawn() -> None:
     """Hydrogen in a cell of 0.8 Å, which the weights put at -5e9 eV: no network, and no error."""
     rng = np.random.default_rng(0)
     cells = [
-        Frame(
+        replace(
+            ethanol()[0],
             numbers=np.array([1]),
             positions=np.zeros((1, 3)),
             cell=(0.8 + 0.01 * place) * np.eye(3),
