@@ -265,7 +265,7 @@ def test_brackets_in_names_are_printed_as_they_are(bayrace, data, tmp_path, monk
     assert result.exit_code == 0, result.output
     assert "potential: runs/[bold]x[red]/model.bayrace" in result.stdout
     told = bayrace("evaluate", "runs/[bold]x[red]/model.bayrace", "[bold]x[red].xyz")
-    assert "[bold]x[red]: 12 frames" in told.stdout
+    assert "[bold]x[red].xyz: 12 frames" in told.stdout
     assert "warning: [bold]x[red]" in told.stderr
 
 

@@ -44,8 +44,14 @@ def console(*, stderr: bool = False) -> Console:
     """
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if terminal else 120
-    plain = {"highlight": False, "markup": False, "emoji": False}
-    return Console(stderr=stderr, soft_wrap=not terminal, width=width, **plain)
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not terminal,
+        width=width,
+    )
 
 
 def refuse_existing(output: Path, inputs: Sequence[str], *, overwrite: bool) -> None:
