@@ -6,6 +6,7 @@ python scripts/pretrain/pack.py runs/pretrain/small/model.bayrace
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 
@@ -39,6 +40,7 @@ def main() -> None:
     path = Path(pretrained.__file__).with_name(f"{ORGANIC}.safetensors")
     safetensors.torch.save_file(halves, path, metadata={"about": json.dumps(about)})
     print(path, path.stat().st_size, "bytes")
+    print("DIGEST in pretrained.py:", hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -254,3 +255,25 @@ def test_set_is_the_name_of_overrides(bayrace, tmp_path):
     text = bayrace("train", "--help").stdout
     assert "--set" in text
     assert "--override" not in text
+
+
+def test_brackets_in_names_are_printed_as_they_are(bayrace, data, tmp_path, monkeypatch):
+    """They were taken for colours, so that the potential seemed to be in another folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(data / "train.xyz", "[bold]x[red].xyz")
+    result = bayrace("train", "[bold]x[red].xyz", *QUICK)
+    assert result.exit_code == 0, result.output
+    assert "potential: runs/[bold]x[red]/model.bayrace" in result.stdout
+    told = bayrace("evaluate", "runs/[bold]x[red]/model.bayrace", "[bold]x[red].xyz")
+    assert "[bold]x[red].xyz: 12 frames" in told.stdout
+    assert "warning: [bold]x[red]" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("output", "remedy"),
+    [("/dev/null", "name a folder"), ("x" * 300, "give a shorter name")],
+)
+def test_folders_that_cannot_be_say_what_to_do(bayrace, data, output, remedy):
+    result = bayrace("train", data / "train.xyz", *QUICK, "-s", f"output={output}")
+    assert result.exit_code == 2
+    assert remedy in result.stderr

@@ -134,6 +134,29 @@ def test_labels_that_never_change_are_doubted(ethanol):
     assert not any("all forces" in text for text in found([ethanol[0], *zero[1:]]))
 
 
+def test_energies_that_no_chemistry_has_are_doubted(ethanol):
+    energies = np.linspace(1.0, 3.0, len(ethanol)) * 1e7
+    wild = [replace(frame, energy=e) for frame, e in zip(ethanol, energies, strict=True)]
+    (doubt,) = found(wild)
+    assert "energies of the same atoms differ by 5.65e+05 eV per atom; check their unit" in doubt
+
+
+def test_atoms_alone_in_their_cells_have_no_forces(make_frame):
+    cells = [
+        make_frame(
+            numbers=np.array([29]),
+            positions=np.full((1, 3), 0.01 * place),
+            cell=(2.2 + 0.05 * place) * np.eye(3),
+            pbc=np.ones(3, dtype=bool),
+            energy=0.1 * place,
+            forces=np.zeros((1, 3)),
+            index=place,
+        )
+        for place in range(12)
+    ]
+    assert found(cells) == []
+
+
 def test_references_must_be_of_the_same_kind(ethanol):
     atoms = split_isolated(embedded_frames("ethanol-atoms"))[1]
     assert reference_doubts(ethanol, atoms, given=True) == []

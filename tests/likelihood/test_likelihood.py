@@ -264,3 +264,23 @@ def test_squared_error_of_the_stress_does_not_depend_on_the_axes() -> None:
     difference = (outputs.stress - labels.stress).double()
     norm = difference[:, :3].square().sum(-1) + 2 * difference[:, 3:].square().sum(-1)
     torch.testing.assert_close(found.double(), LAMBDAS.stress * norm.mean() / 6)
+
+
+def test_a_factor_beyond_its_precision_is_a_loss_that_is_not_finite() -> None:
+    """What training calls diverged; the factorisation itself only knows a batch element."""
+    noise_spec = joint("cholesky")
+    model, params, batch, labels = situation(noise_spec)
+    outputs = evaluate(
+        model,
+        {name: value.float() for name, value in params.items()},
+        batch.to(dtype=torch.float32),
+    )
+    assert outputs.forces_head is not None
+    huge = outputs.forces_head.detach().clone()
+    huge[:, :3] = 5.0  # logarithms of the diagonal
+    huge[:, 3:] = torch.linspace(1e6, 3e6, huge[:, 3:].numel()).view(-1, 3)  # below the diagonal
+    huge.requires_grad_()
+    found = gaussian(noise_spec).loss(outputs._replace(forces_head=huge), labels, batch)
+    assert found.total.isnan()
+    assert found.parts["energy"].isfinite()
+    assert found.total.requires_grad

@@ -120,6 +120,12 @@ def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc")
+def test_a_folder_that_cannot_be_made_is_not_in_use() -> None:
+    with pytest.raises(OSError, match="/proc/run"), locked(Path("/proc/run"), patience=math.inf):
+        pass
+
+
 def test_a_folder_made_for_the_lock_alone_is_gone(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), locked(tmp_path / "new"):
         raise ZeroDivisionError

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import shutil
 import signal
 
 import ase.io
 import pytest
 import torch
 from ase import Atoms
+from ase.calculators.singlepoint import SinglePointCalculator
 
 from bayrace.config import make_config
 from bayrace.data.embedded import embedded, embedded_frames
-from bayrace.data.frame import DataError
+from bayrace.data.frame import DataError, frame_to_atoms
 from bayrace.data.reference import fit_references
 from bayrace.potential.potential import Potential
 from bayrace.system.signals import stop_on_signals
@@ -190,3 +192,66 @@ def test_a_signal_while_the_posterior_is_fitted_ends_it(tmp_path, kind):
     assert again.posterior.name == kind
     for name, value in whole.posterior.tensors().items():
         assert torch.equal(again.posterior.tensors()[name], value), name
+
+
+def test_ctrl_c_while_test_sets_are_evaluated_ends_it(tmp_path):
+    """It was not heard, however large they were; what resumes evaluates the same potential."""
+    train, hot = f"{embedded('ethanol-train')}@:16", f"{embedded('ethanol-hot')}@:8"
+    settings = config(tmp_path / "run", train, data={"valid": 4, "test": {"hot": hot}})
+    written = tmp_path / "run" / "model.bayrace"
+    result = run.train(settings, callbacks=run.Callbacks(stop=written.exists))
+    assert result.fit.reason == "interrupted"
+    assert result.evaluations == ()
+    assert not (tmp_path / "run" / "test.json").exists()
+    saved = written.read_bytes()
+    again = run.train(settings, resume=True)
+    assert again.evaluations[0].accuracy.frames == 8
+    assert written.read_bytes() == saved
+
+
+def test_atoms_that_are_all_alike(tmp_path):
+    """Features without any variance gave distances that are not finite, after the training."""
+    cells = [Atoms("H", cell=[1.5, 1.5, 1.5], pbc=True) for _ in range(6)]
+    for cell in cells:
+        cell.calc = SinglePointCalculator(cell, energy=-1.0, forces=[[0.0, 0.0, 0.0]])
+    ase.io.write(tmp_path / "alike.xyz", cells)
+    run.train(config(tmp_path / "run", str(tmp_path / "alike.xyz"), data={"valid": 2}))
+    potential = Potential.load(tmp_path / "run" / "model.bayrace")
+    assert potential.posterior.name == "distance"
+    known = potential.predict(cells[0]).energy
+    other = potential.predict(Atoms("H", cell=[1.6, 1.6, 1.6], pbc=True)).energy
+    assert known.total.isfinite().all()
+    assert other.total.isfinite().all()
+    assert other.total > known.total
+
+
+@pytest.mark.parametrize("label", ["forces", "energy"])
+def test_labels_beyond_any_network_are_refused_in_plain_words(tmp_path, label):
+    frames = [frame_to_atoms(frame) for frame in embedded_frames("ethanol-train")[:12]]
+    for place, atoms in enumerate(frames):
+        if label == "forces":
+            found = {"energy": 0.0, "forces": 1e8 * atoms.get_forces()}
+        else:
+            found = {"energy": 1e9 * place}
+        atoms.calc = SinglePointCalculator(atoms, **found)
+    ase.io.write(tmp_path / "wild.xyz", frames)
+    loss = {} if label == "forces" else {"kind": "nll_e", "forces": 0.0}
+    wild = config(tmp_path / "run", str(tmp_path / "wild.xyz"), loss=loss)
+    with pytest.raises(ValueError, match=rf"wild.xyz: labels of {label} .* convert their unit"):
+        run.train(wild)
+
+
+@pytest.mark.parametrize("name", ["file", "file/inside"])
+def test_no_folder_can_be_where_a_file_is(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file; name a folder"):
+        run.train(config(tmp_path / name, str(embedded("ethanol-train"))))
+
+
+def test_home_is_where_no_shell_has_looked(tmp_path, monkeypatch):
+    """A folder that is called ~ waits for somebody to remove it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    shutil.copy(embedded("ethanol-train"), tmp_path / "mine.xyz.gz")
+    settings = config("~/run", "~/mine.xyz.gz@:12")
+    assert settings.output == f"{tmp_path}/run"
+    assert len(run.prepare(settings).splits.train) == 11

@@ -82,7 +82,7 @@ def active(
         with Lines(out) as lines:
             ended = run_loop(config, watch=lines, overwrite=overwrite)
     except KeyboardInterrupt:
-        out.print(f"stopped and saved; continue with: bayrace active {escape(str(source))} ...")
+        out.print(f"stopped and saved; continue with: bayrace active {source} ...")
         raise typer.Exit(INTERRUPTED) from None
     conclude(ended, config, out)
     if ended.problem:
@@ -119,12 +119,12 @@ def describe(config: LoopConfig, out: Console) -> None:
     until = ", ".join(f"{value:g} {name}" for name, value in limits.items() if value is not None)
     begin = config.potential or ", ".join(config.data.train if config.data else ())
     length = explore.steps * dynamics_settings(explore, seed=0).timestep / 1000
-    out.print(f"start    {escape(begin)}")
+    out.print(f"start    {begin}")
     out.print(f"explore  {temperatures} K, up to {length:g} ps")
     out.print(f"select   {config.select.budget} a round by {config.select.by}")
-    out.print(f"label    {escape(make_oracle(config.oracle).method)}")
+    out.print(f"label    {make_oracle(config.oracle).method}")
     out.print(f"until    {until}")
-    out.print(f"folder   {escape(config.output)}")
+    out.print(f"folder   {config.output}")
 
 
 def conclude(ended: Ended, config: LoopConfig, out: Console) -> None:

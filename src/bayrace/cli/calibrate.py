@@ -18,6 +18,7 @@ from bayrace.cli.common import (
     StressKey,
     console,
     friendly,
+    warn,
 )
 from bayrace.cli.methods import Arguments, chosen, listing
 from bayrace.system.process import tune_process
@@ -109,9 +110,9 @@ def fit(
     from bayrace.workflow.calibrate import fitted_to
 
     if not potential.frames:
-        console(stderr=True).print(
-            "[yellow]warning:[/] this potential does not say which frames it was trained on; make "
-            "sure that these are others"
+        warn(
+            "this potential does not say which frames it was trained on; make sure that these are "
+            "others"
         )
     refuse_seen(potential.frames, frames)
     raw = predictions(potential, frames, edge_budget=edge_budget)

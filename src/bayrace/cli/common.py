@@ -38,10 +38,20 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file i
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for results, or for messages; files get wide lines that are never broken."""
+    """A console for results, or for messages; files get wide lines that are never broken.
+
+    Brackets are what they are, as in the name of a file: what has a colour says markup=True.
+    """
     terminal = (sys.stderr if stderr else sys.stdout).isatty()
     width = None if terminal else 120
-    return Console(stderr=stderr, highlight=False, soft_wrap=not terminal, width=width)
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=not terminal,
+        width=width,
+    )
 
 
 def refuse_existing(output: Path, inputs: Sequence[str], *, overwrite: bool) -> None:
@@ -98,6 +108,11 @@ def _words(error: Exception) -> str:
 
 
 _REMEDIES = {
+    errno.ENOTDIR: "; a part of this name is a file: name another folder",
+    errno.EEXIST: "; name another folder",
+    errno.ENAMETOOLONG: "; give a shorter name",
+    errno.ENOLCK: "; write to another disk",
+    errno.EOPNOTSUPP: "; write to another disk",
     errno.ENOSPC: "; make room there, or write to another disk",
     errno.EDQUOT: "; make room there, or write to another disk",
     errno.EROFS: "; name another folder",
@@ -106,5 +121,10 @@ _REMEDIES = {
 }
 
 
+def warn(message: str, *, word: str = "warning") -> None:
+    """A message beside the results, which stops nothing."""
+    console(stderr=True).print(f"[yellow]{word}:[/] {escape(message)}", markup=True)
+
+
 def _complain(message: str) -> None:
-    console(stderr=True).print(f"[bold red]error:[/] [red]{escape(message)}[/]")
+    console(stderr=True).print(f"[bold red]error:[/] [red]{escape(message)}[/]", markup=True)

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
 
 if TYPE_CHECKING:  # commands show their help without torch
     from bayrace.config import Config
@@ -41,7 +40,7 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
     if splits.disk is not None:
         from bayrace.workflow.on_disk import described
 
-        out.print(f"       {escape(described(splits.disk, len(train)))}")
+        out.print(f"       {described(splits.disk, len(train))}")
     given = config.data.references != "auto"
     kind = "given" if given else "of isolated atoms" if splits.isolated else "fitted"
     if kind == "fitted" and not determined(train.frames, train.elements):
@@ -71,4 +70,4 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
             f"start  weights pretrained on {known.molecules} small molecules by {known.method} "
             "(model.start: random draws them instead)"
         )
-    out.print(f"run    {escape(config.output)}")
+    out.print(f"run    {config.output}")

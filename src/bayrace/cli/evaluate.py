@@ -22,6 +22,7 @@ from bayrace.cli.common import (
     StressKey,
     console,
     friendly,
+    warn,
 )
 from bayrace.system.process import tune_process
 
@@ -158,7 +159,7 @@ def detect(
         scores = none if evaluation is None else evaluation.scores()
         found[name] = detections(joined, scores, certain=len(parts.strange))
         if parts.strange:
-            console().print(f"{name}: {parts.describe()}", markup=False)
+            console().print(f"{name}: {parts.describe()}")
         names = " + ".join(k.name for k in known)
         table = detection_table(names, name, found[name], known[0].target)
         text = f"{name}: no σ is predicted, so nothing tells it from known structures"
@@ -183,9 +184,9 @@ def warn_if_seen(potential: Potential, frames: list[Frame], name: str) -> None:
     found = overlap(potential.frames, frames)
     used = [f"{count} for {PURPOSES[part]}" for part, count in found.items() if part != "test"]
     if used:
-        console(stderr=True).print(
-            f"[yellow]warning:[/] {escape(name)}: of {len(frames)} frames, this potential used "
-            f"{', '.join(used)}; errors on them are smaller than on new ones"
+        warn(
+            f"{name}: of {len(frames)} frames, this potential used {', '.join(used)}; errors on "
+            "them are smaller than on new ones"
         )
 
 
@@ -220,7 +221,7 @@ def evaluate_frames(
     from bayrace.evaluate.evaluation import evaluate as compare
 
     with Progress(console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(name, total=len(frames))
+        task = progress.add_task(escape(name), total=len(frames))
         return compare(
             predictor,
             frames,

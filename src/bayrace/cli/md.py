@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 
-from bayrace.cli.common import Debug, Device, ModelFile, console, friendly
+from bayrace.cli.common import Debug, Device, ModelFile, console, friendly, warn
 from bayrace.cli.rules import (
     GapLimit,
     MaxForceError,
@@ -144,15 +144,15 @@ def md(
     if rule is not None and potential.posterior.name == "point":
         kind = noise_spec_of(potential.model).kind
         left = "no σ at all" if kind == "none" else "a σ of noise, which need not rise there"
-        console(stderr=True).print(
-            "[yellow]warning:[/] this potential does not model its ignorance of unknown structures "
+        warn(
+            "this potential does not model its ignorance of unknown structures "
             f"(posterior point) and has {left}; only distances that were never learnt can stop it. "
             "Give it one: bayrace fit MODEL --posterior distance"
         )
     if rule is not None and potential.calibration is None:
-        console(stderr=True).print(
-            "[yellow]warning:[/] this potential is not calibrated, so the stop rule trusts its raw "
-            "uncertainty; calibrate it with bayrace calibrate"
+        warn(
+            "this potential is not calibrated, so the stop rule trusts its raw uncertainty; "
+            "calibrate it with bayrace calibrate"
         )
     run(potential, frame, settings, rule, output, every)
 

@@ -70,18 +70,19 @@ def run_members(
 def conclude(result: EnsembleResult, out: Console) -> None:
     """Print errors, tables and what to do next; exit unless every member is there."""
     for member in result.failed:
-        out.print(f"[bold red]member {member.index} failed:[/] {escape(member.error)}")
+        failed = f"[bold red]member {member.index} failed:[/] {escape(member.error)}"
+        out.print(failed, markup=True)
     again = f"bayrace train {result.folder} --resume"
     if result.interrupted:
-        out.print(f"stopped and saved; continue with: {escape(again)}")
+        out.print(f"stopped and saved; continue with: {again}")
         raise typer.Exit(INTERRUPTED)
     for evaluation in result.evaluations:
         out.print(evaluation_table(evaluation))
     finished = len(result.members) - len(result.failed)
-    place = escape(str(result.folder / MODEL))
+    place = result.folder / MODEL
     out.print(f"potential: {place} ({finished} of {len(result.members)} members)")
     if result.failed:
-        out.print(f"train the missing ones again with: {escape(again)}")
+        out.print(f"train the missing ones again with: {again}")
         raise typer.Exit(FAILED)
 
 

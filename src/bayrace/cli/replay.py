@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
 from bayrace.cli.train import OldOverride, Override
@@ -90,7 +89,7 @@ def replay(
         )
     conclude(config, results, out)
     if len(results) < len(plan.cells()):
-        out.print(f"stopped and saved; continue with: bayrace replay {escape(str(source))} ...")
+        out.print(f"stopped and saved; continue with: bayrace replay {source} ...")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -175,14 +174,14 @@ def identity(config: ReplayConfig, plan: Plan) -> str:
 def describe(config: ReplayConfig, plan: Plan, potential: Potential, out: Console) -> None:
     """Say what is about to happen."""
     pools = ", ".join(f"{name} {len(frames)}" for name, frames in plan.pools.items())
-    out.print(f"pools  {escape(pools)} structures, {config.holdout:.3g} of each for the test")
+    out.print(f"pools  {pools} structures, {config.holdout:.3g} of each for the test")
     tune = config.tune
     how = "from their checkpoints" if tune.start == "checkpoint" else "from scratch"
     out.print(
         f"train  {potential.posterior.samples} member(s) {how}, {tune.epochs} epochs on "
         f"{len(plan.train)} + new structures, learning rate {tune.lr:g}"
     )
-    out.print(f"run    {len(plan.cells())} cells in {escape(config.output)}")
+    out.print(f"run    {len(plan.cells())} cells in {config.output}")
 
 
 def progress(
@@ -205,7 +204,7 @@ def progress(
         ]
         how = "found" if known else f"{result.seconds:.0f} s"
         text = f"{done}/{total}  {cell.name}  ({how})  forces RMSE, meV/Å: {', '.join(forces)}"
-        out.print(escape(text))
+        out.print(text)
 
     return observer
 
@@ -228,7 +227,7 @@ def conclude(config: ReplayConfig, results: Sequence[CellResult], out: Console) 
     path = Path(config.output) / RESULTS
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content, indent=1).encode())
-    out.print(f"numbers: {escape(str(path))}")
+    out.print(f"numbers: {path}")
 
 
 def _json(found: dict[str, dict[tuple[str, int], SeedStatistics]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import Progress
 
 from bayrace.cli.common import (
@@ -91,8 +92,8 @@ def report(
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(output, render(page).encode())
     for finding in page.findings:
-        console().print(f"{finding.headline} {finding.text}", markup=False)
-    console().print(f"report: {output.resolve()}", markup=False)
+        console().print(f"{finding.headline} {finding.text}")
+    console().print(f"report: {output.resolve()}")
 
 
 def named_sources(test: Sequence[str], ood: Sequence[str], potential: Potential) -> list[Source]:
@@ -118,7 +119,7 @@ def judge_set(
     from bayrace.evaluate.judged import judge_frames
 
     with Progress(console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(name, total=len(frames))
+        task = progress.add_task(escape(name), total=len(frames))
         return judge_frames(
             potential,
             frames,

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -63,13 +62,13 @@ def search(
     tune_process()
     out = console()
     config, wanted, raw = load_search(source, override or [])
-    out.print(f"search {len(wanted.space)} values, {wanted.trials} trials: {escape(config.output)}")
+    out.print(f"search {len(wanted.space)} values, {wanted.trials} trials: {config.output}")
     with stop_on_signals() as stop:
         told = run.SearchObserver(lambda found: out.print(_line(found), markup=False), stop)
         result = run.search(config, wanted, raw, watch=told)
     conclude(result)
     if result.interrupted:
-        out.print(f"stopped; continue with: bayrace search {escape(str(source))}")
+        out.print(f"stopped; continue with: bayrace search {source}")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -86,8 +85,8 @@ def conclude(result: SearchResult) -> None:
     out.print(trials_table(result))
     points = [(each.values, each.score) for each in result.trials if each.score is not None]
     place = save(search_figure(points, result.importance), result.folder / FIGURE)
-    out.print(f"figure: {escape(str(place))}")
-    out.print(f"best configuration: {escape(str(result.folder / BEST))}")
+    out.print(f"figure: {place}")
+    out.print(f"best configuration: {result.folder / BEST}")
 
 
 def trials_table(result: SearchResult) -> Table:

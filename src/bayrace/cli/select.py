@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -20,6 +19,7 @@ from bayrace.cli.common import (
     console,
     friendly,
     refuse_existing,
+    warn,
 )
 from bayrace.cli.methods import Arguments, chosen, listing
 from bayrace.system.process import tune_process
@@ -157,9 +157,9 @@ def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) 
     try:
         train, valid = training_frames(potential)
     except (ValueError, OSError) as error:
-        console(stderr=True).print(
-            f"[yellow]warning:[/] the training data cannot be read again ({escape(str(error))}), "
-            "so structures like them may be chosen; name them with --seen"
+        warn(
+            f"the training data cannot be read again ({error}), so structures like them may be "
+            "chosen; name them with --seen"
         )
         return []
     return [*train, *valid]
@@ -174,12 +174,14 @@ def report(potential: Potential, selection: Selection, frames: list[Frame], *, b
     for reason, count in selection.skipped.items():
         out.print(f"left out, {reason}: {count}")
     if len(frames) < budget:
-        out.print(f"[yellow]only {len(frames)} of {budget}: no more are left in the pool[/]")
+        few = f"only {len(frames)} of {budget}: no more are left in the pool"
+        out.print(few, style="yellow")
     tested = overlap(potential.frames, frames).get("test", 0)
     if tested:
         out.print(
-            f"[yellow]{tested} of them belong to the test set of this potential: leave them out "
-            "of the next test[/]"
+            f"{tested} of them belong to the test set of this potential: leave them out of the "
+            "next test",
+            style="yellow",
         )
 
 

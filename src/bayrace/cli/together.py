@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import typer
-from rich.markup import escape
 
 from bayrace.cli.common import FAILED, INTERRUPTED, console
 from bayrace.config import Config
@@ -46,7 +45,7 @@ def follow_leader(source: str, overrides: list[str], team: Team) -> None:
     except (LostProcess, TrainingDiverged):  # which the first process tells about
         raise typer.Exit(FAILED) from None
     except (ValueError, OSError) as error:
-        console(stderr=True).print(f"[red]process {team.rank}: {escape(str(error))}[/]")
+        console(stderr=True).print(f"process {team.rank}: {error}", style="red")
         raise typer.Exit(FAILED) from None
     if ended == "interrupted":
         raise typer.Exit(INTERRUPTED)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from bayrace.cli.common import INTERRUPTED, Debug, console, friendly
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, warn
 from bayrace.cli.describe import describe
 from bayrace.system.process import tune_process
 
@@ -32,9 +32,10 @@ Override = Annotated[
 def _old_name(given: list[str] | None) -> list[str] | None:
     """Say that -o will come to mean the output here too."""
     if given:
-        console(stderr=True).print(
-            "[yellow]note:[/] -o and --override are called -s and --set now; in the next version "
-            "-o will be the output, as in other commands"
+        warn(
+            "-o and --override are called -s and --set now; in the next version -o will be the "
+            "output, as in other commands",
+            word="note",
         )
     return given
 

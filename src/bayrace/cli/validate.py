@@ -64,11 +64,11 @@ def validate(
     most = sys.maxsize if everything else _SHOWN
     print_report(report(splits), out, most=most)
     for doubt in unit_doubts(splits):
-        out.print(f"[yellow]doubt:[/] {escape(str(doubt))}")
+        out.print(f"[yellow]doubt:[/] {escape(str(doubt))}", markup=True)
     print_lines("problem", found, out, most=most, colour="red")
     if found:
         raise typer.Exit(PROBLEMS)
-    out.print("[green]no problems[/]")
+    out.print("[green]no problems[/]", markup=True)
 
 
 Found = tuple[dict[str, list["Frame"]], list[str]]
@@ -126,9 +126,10 @@ def print_lines(
 ) -> None:
     """Lines with a coloured title, up to `most` of them."""
     for line in lines[:most]:
-        out.print(f"[{colour}]{title}:[/] {escape(line)}")
+        out.print(f"[{colour}]{title}:[/] {escape(line)}", markup=True)
     if len(lines) > most:
-        out.print(f"[{colour}]{title}:[/] and {len(lines) - most} more; --all shows them")
+        more = f"and {len(lines) - most} more; --all shows them"
+        out.print(f"[{colour}]{title}:[/] {more}", markup=True)
 
 
 def print_report(report: DataReport, out: Console, *, most: int = _SHOWN) -> None:
@@ -147,7 +148,7 @@ def print_report(report: DataReport, out: Console, *, most: int = _SHOWN) -> Non
 
 def split_table(part: SplitReport) -> Table:
     """One split as a table of two columns."""
-    table = Table(show_header=False, box=None, title=escape(part.name), title_justify="left")
+    table = Table(show_header=False, box=None, title=part.name, title_justify="left")
     rows = {
         "structures": str(part.frames),
         "atoms": f"{part.atoms}: {_counts(part.elements)}",
@@ -163,7 +164,7 @@ def split_table(part: SplitReport) -> Table:
         "without label": _counts(part.missing),
     }
     for name, value in rows.items():
-        table.add_row(name, escape(value))
+        table.add_row(name, value)
     return table
 
 

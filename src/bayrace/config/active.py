@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, create_model, model_validator
 
 from bayrace.config.choice import method_in, method_sections, names_of
-from bayrace.config.fields import NamedPaths
+from bayrace.config.fields import Folder, NamedPaths
 from bayrace.config.section import Section
 from bayrace.select.acquire import ACQUISITIONS, Acquisition
 
@@ -92,7 +92,9 @@ class ReplayConfig(Section):
     """Acquisitions compared on labelled pools."""
 
     model: str = Field(min_length=1, description="The potential to start from.")
-    output: str = Field(default="runs/replay", min_length=1, description="Folder of the results.")
+    output: Folder = Field(
+        default="runs/replay", min_length=1, description="Folder of the results."
+    )
     pools: NamedPaths = Field(
         description="Labelled files to choose from, as {name: path} or a list."
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from bayrace.config.durations import parse_duration
 
@@ -77,4 +78,5 @@ References = Annotated[
     Literal["auto"] | dict[str, float],
     BeforeValidator(_references, json_schema_input_type=Literal["auto"] | dict[str, float]),
 ]
+Folder = Annotated[str, AfterValidator(os.path.expanduser)]  # no shell has seen its ~
 Seconds = Annotated[float, BeforeValidator(parse_duration, json_schema_input_type=float | str)]

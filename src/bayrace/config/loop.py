@@ -9,7 +9,7 @@ from pydantic import Field, create_model, model_validator
 
 from bayrace.config.active import Name, SelectConfig, TuneConfig
 from bayrace.config.docstrings import described
-from bayrace.config.fields import NamedPaths, Paths
+from bayrace.config.fields import Folder, NamedPaths, Paths
 from bayrace.config.load import make_config, plain_values_of
 from bayrace.config.model import ModelConfig
 from bayrace.config.options import keys_from, made_of
@@ -147,7 +147,7 @@ class LoopConfig(Section):
     """Active learning from labelled structures, or from a potential."""
 
     seed: int = Field(default=0, ge=0, description="Seed of everything that is random.")
-    output: str = Field(default="runs/active", min_length=1, description="Folder of the loop.")
+    output: Folder = Field(default="runs/active", min_length=1, description="Folder of the loop.")
     potential: Annotated[str, Field(min_length=1)] | None = Field(
         default=None, description="Potential to start from; null: one is trained first."
     )

@@ -13,7 +13,15 @@ from pydantic import BeforeValidator, Field, model_validator
 from bayrace.calibrate import RECALIBRATIONS
 from bayrace.config.choice import Choice, choice
 from bayrace.config.docstrings import described
-from bayrace.config.fields import NamedPaths, Paths, References, Seconds, Sinks, Validation
+from bayrace.config.fields import (
+    Folder,
+    NamedPaths,
+    Paths,
+    References,
+    Seconds,
+    Sinks,
+    Validation,
+)
 from bayrace.config.model import ModelConfig
 from bayrace.config.presets import fill_run
 from bayrace.config.section import Section
@@ -285,7 +293,7 @@ class Config(Section):
     seed: int = Field(
         default=0, ge=0, description="Seed of the initial weights, the batches and the split."
     )
-    output: str = Field(
+    output: Folder = Field(
         default="runs/bayrace", min_length=1, description="Folder of the run; created."
     )
     data: DataConfig = Field(description="Which structures to learn from.")

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bayrace.data.frame import ISOLATED_TYPE, DataError, Frame, symbols_of
+from bayrace.data.frame import ISOLATED_TYPE, DataError, Frame, elements_of, symbols_of
 from bayrace.data.hints import label_hint
-from bayrace.data.reference import composition, reference_energy
+from bayrace.data.reference import composition, element_energies, reference_energy
 from bayrace.data.summary import Duplicate, Outlier, duplicates, outliers
 from bayrace.data.unit_doubts import Doubt, file_doubts
 
@@ -24,6 +24,7 @@ BINDING = (-12.0, 5.0)  # eV per atom beyond free atoms; tungsten has −9, N2 �
 HYDROGEN = (-40.0, 20.0)  # eV; a free atom has −13.6
 # Energies of hot structures reach 20 deviations, and forces of compressed bonds 40 times the usual.
 OUTLYING = {"energy": 30.0, "force": 50.0}
+SCATTERED = 50.0  # eV/atom, half of the frames; bonds have 12 at most
 SMALL = 0.1  # eV/atom; energies that differ by less are no mistakes of units or files
 _LISTED = 8  # frames that a message names
 _FEW = 5
@@ -59,7 +60,8 @@ def unit_doubts(splits: Mapping[str, Sequence[Frame]]) -> list[Doubt]:
     ]
     every = [frame for frames in files.values() for frame in frames]
     empty = [doubt for source, each in files.items() for doubt in _constant(source, each)]
-    return [*found, *empty, *_unmarked(single), *_unlabelled(every)]
+    wide = [doubt for source, each in files.items() for doubt in _scattered(source, each)]
+    return [*found, *empty, *wide, *_unmarked(single), *_unlabelled(every)]
 
 
 def reference_doubts(
@@ -181,7 +183,8 @@ def _constant(source: str, frames: Sequence[Frame]) -> list[Doubt]:
     if len(positions) < _FEW:
         return []
     found = []
-    forces = [frame.forces for frame in several if frame.forces is not None]
+    free = [frame for frame in several if len(frame.numbers) > 1]  # alone in a cell, none is pulled
+    forces = [frame.forces for frame in free if frame.forces is not None]
     if forces and not any(each.any() for each in forces):
         found.append("all forces are 0")
     energies = [frame.energy for frame in several if frame.energy is not None]
@@ -189,6 +192,21 @@ def _constant(source: str, frames: Sequence[Frame]) -> list[Doubt]:
         found.append(f"all energies are {energies[0]:g} eV")
     remedy = "check what wrote the file, and the keys of the labels"
     return [Doubt(source, what, remedy) for what in found]
+
+
+def _scattered(source: str, frames: Sequence[Frame]) -> list[Doubt]:
+    """Energies that differ by more than chemistry does, whatever atoms cost."""
+    known = [frame for frame in _several(frames) if frame.energy is not None]
+    if len(known) < _FEW:
+        return []
+    energies, elements = np.array([frame.energy for frame in known]), elements_of(known)
+    cost = composition(known, elements) @ element_energies(known, energies, elements=elements)
+    atoms = np.array([len(frame.numbers) for frame in known])
+    usual = float(np.median(np.abs(energies - cost) / atoms))
+    if usual < SCATTERED:
+        return []
+    what = f"energies of the same atoms differ by {usual:.3g} eV per atom"
+    return [Doubt(source, what, "check their unit, and whether all are of the same method")]
 
 
 def _unlabelled(frames: Sequence[Frame]) -> list[Doubt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,7 +18,10 @@ Paths = str | Path | Sequence[str | Path]
 def expand(paths: Paths) -> Iterator[tuple[Path, slice | int | None]]:
     """Files and their selections; a name that exists is taken literally, whatever its letters."""
     for item in [paths] if isinstance(paths, str | Path) else paths:
-        name, selection = _split_selection(str(item))
+        text = str(item)
+        name, selection = _split_selection(
+            text if Path(text).exists() else os.path.expanduser(text)  # noqa: PTH111 - no errors
+        )
         if Path(name).exists():
             yield Path(name), selection
         elif re.search(r"[*?\[]", name):

@@ -89,8 +89,12 @@ class GaussianNoise:
 
     def _multivariate(self, head: Tensor, error: Tensor, weight: float) -> Tensor:
         form = self.noise.covariance
-        volume = log_determinant(head, form)
-        terms = weight * mahalanobis(head, error, form) + volume
+        try:
+            volume = log_determinant(head, form)
+            terms = weight * mahalanobis(head, error, form) + volume
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            # a factor is too large for its precision: training diverges
+            return (error.sum(-1) + head.sum(-1)) * torch.nan
         return self._weigh(terms, volume / error.shape[-1])
 
     def _weigh(self, terms: Tensor, log_variance: Tensor) -> Tensor:

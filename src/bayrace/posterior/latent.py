@@ -22,6 +22,7 @@ from bayrace.posterior.novelty import SharesSeen, shares_seen
 _EDGES = 10_000  # of a batch
 _PRIOR_ATOMS = 10  # that an element borrows from the others
 _RIGID = 1e-10  # ς, in units of the mean eigenvalue of C
+_ROUNDING = 1e-12  # of the features' mean square: variances below are those of their last digits
 
 
 class Seen(NamedTuple):
@@ -85,11 +86,15 @@ def whitened(seen: Seen, regularisation: float) -> tuple[Tensor, Tensor]:
     part = (seen.atom_counts / (seen.atom_counts + _PRIOR_ATOMS))[:, None, None]
     mixed = part * own + (1 - part) * pooled
     values, vectors = torch.linalg.eigh(mixed)
-    floor = regularisation * values.clamp(min=0).mean(-1, keepdim=True)
-    spread = values.clamp(min=0) + floor
+    values = values.clamp(min=0)
+    level = values.mean(-1, keepdim=True)
+    least = _ROUNDING * (level + centre.square().mean(-1, keepdim=True)).clamp(min=_ROUNDING)
+    alike = level <= least  # all atoms, so that any other is far away
+    spread = values + regularisation * torch.where(alike, least, level)
     white = vectors / spread.sqrt()[:, None, :]
-    usual = (values.clamp(min=0) / spread).sum(-1)  # ⟨m⟩ of training atoms and borrowed ones
-    return centre, white / usual.clamp(min=1e-300).sqrt()[:, None, None]
+    usual = (values / spread).sum(-1)  # ⟨m⟩ of training atoms and borrowed ones
+    usual = torch.where(alike[:, 0], 1.0, usual)
+    return centre, white / usual.sqrt()[:, None, None]
 
 
 def inverse_root(gram: Tensor) -> Tensor:

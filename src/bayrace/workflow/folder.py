@@ -34,8 +34,10 @@ _FILES = (CONFIG, HISTORY, MODEL, POINT, TEST, LAST, BEST, ENSEMBLE, SHARED)
 def check_folder(config: Config, *, resume: bool, overwrite: bool) -> None:
     """Refuse to write over an earlier run, or to resume where there is none."""
     folder = Path(config.output)
-    if folder.is_file():
-        raise ConfigError(f"output: {folder} is a file; name a folder")
+    existing = next(part for part in (folder, *folder.absolute().parents) if part.exists())
+    if not existing.is_dir():
+        what = "a file" if existing.is_file() else "no folder"
+        raise ConfigError(f"output: {existing} is {what}; name a folder")
     if resume:
         if (folder / ENSEMBLE).is_file():
             raise ConfigError(
@@ -102,23 +104,33 @@ _POLL = 0.1  # s between two looks at a lock
 
 def _lock(path: Path) -> IO[str] | None:
     """The lock, open and held; None if another process holds it."""
-    try:  # the one before may remove the folder at any moment
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    except FileNotFoundError:
-        return None
-    except FileExistsError:  # was there when it was to be made, and is gone or made anew since
-        if path.parent.exists() and not path.parent.is_dir():
-            raise
-        return None
+    file = _opened(path)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), path.stat()):
             return file
-    except OSError:
+    except (BlockingIOError, FileNotFoundError):
         pass
+    except OSError as error:  # of a disk that knows no locks
+        file.close()
+        raise OSError(error.errno, error.strerror, str(path)) from error
     file.close()  # held, or removed by the one who held it between our opening and our locking
     return None
+
+
+def _opened(path: Path) -> IO[str]:
+    """The file of a lock, whose folder the process before may remove at any moment."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("w")
+        except (FileNotFoundError, FileExistsError):
+            if not left or path.parent.is_file():
+                raise
+    raise AssertionError
+
+
+_ATTEMPTS = 100  # after which it was not another process
 
 
 def clear_folder(folder: Path) -> None:

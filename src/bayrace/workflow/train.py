@@ -130,7 +130,10 @@ def _train(
     potential.save(folder / MODEL)
     evaluations: tuple[Evaluation, ...] = ()
     if fitted.reason != "interrupted":
-        evaluations = evaluate_sets(potential, ready.splits.test)
+        try:
+            evaluations = evaluate_sets(potential, ready.splits.test, stop=callbacks.stop)
+        except StoppedError:
+            fitted = replace(fitted, reason="interrupted")
         write_json(folder / TEST, evaluations)
     return RunResult(potential, fitted, folder, evaluations)
 
@@ -316,10 +319,16 @@ def seen_frames(splits: Splits) -> dict[str, NDArray[np.int64]]:
 
 
 def evaluate_sets(
-    potential: Potential, sets: Mapping[str, Sequence[Frame]]
+    potential: Potential,
+    sets: Mapping[str, Sequence[Frame]],
+    *,
+    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Evaluation, ...]:
-    """Evaluate on each named set of frames."""
-    return tuple(evaluate(potential, frames, name=name) for name, frames in sets.items())
+    """Evaluate on each named set of frames; StoppedError once `stop` is true."""
+    progress = Callbacks(stop=stop).ending().progress
+    return tuple(
+        evaluate(potential, frames, name=name, progress=progress) for name, frames in sets.items()
+    )
 
 
 def write_json(path: Path, evaluations: Sequence[Evaluation]) -> None:

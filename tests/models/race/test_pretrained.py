@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+import bayrace
 from bayrace.config import make_config
 from bayrace.core.outputs import Outputs
 from bayrace.data.dataset import Dataset
@@ -16,6 +24,7 @@ from bayrace.models.derivatives import evaluate
 from bayrace.models.race.network import Race
 from bayrace.models.race.pretrained import pretrained, started
 from bayrace.models.race.spec import RaceSpec
+from bayrace.models.race.stored_spec import ORGANIC
 from bayrace.workflow.prepare import prepare
 
 DATA = {"train": f"{embedded('ethanol-train')}@:60", "valid": 5}
@@ -157,6 +166,65 @@ def test_a_specification_keeps_its_start() -> None:
 
 def ethanol() -> list[Frame]:
     return list(made()[1].frames)
+
+
+def test_labels_that_leave_nothing_to_be_learnt() -> None:
+    still = [replace(frame, forces=np.zeros_like(frame.forces)) for frame in ethanol()]
+    with pytest.raises(ValueError, match="do not suit, the labels are all 0 or alike"):
+        started(drawn_spec(), dataset(still), required=True)
+
+
+def test_what_they_can_say_nothing_of_is_drawn() -> None:
+    """Hydrogen in a cell of 0.8 Å, which the weights put at -5e9 eV: no network, and no error."""
+    rng = np.random.default_rng(0)
+    cells = [
+        replace(
+            ethanol()[0],
+            numbers=np.array([1]),
+            positions=np.zeros((1, 3)),
+            cell=(0.8 + 0.01 * place) * np.eye(3),
+            pbc=np.ones(3, dtype=bool),
+            energy=-1.0,
+            forces=rng.normal(size=(1, 3)),
+        )
+        for place in range(4)
+    ]
+    data = dataset(cells)
+    spec = replace(drawn_spec(), elements=(1,), shift=(0.0,), shortest=((0.8,),))
+    assert started(spec, data, required=False) == spec
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (lambda data: b"", "missing"),
+        (lambda data: data[: len(data) // 2], "damaged"),
+        (lambda data: data[:-1] + bytes([data[-1] ^ 1]), "damaged"),
+    ],
+)
+def test_weights_that_an_installation_has_lost(
+    tmp_path: Path, damage: Callable[[bytes], bytes], word: str
+) -> None:
+    """Said at once, with what to do: neither a traceback nor a training from half a network."""
+    package = tmp_path / "bayrace"
+    shutil.copytree(
+        Path(bayrace.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")
+    )
+    file = package / "models" / "race" / f"{ORGANIC}.safetensors"
+    left = damage(file.read_bytes())
+    file.unlink()
+    if left:
+        file.write_bytes(left)
+    script = "from bayrace.models.race.pretrained import pretrained; pretrained()"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"ValueError: {file}: the weights to start from are {word}; install" in done.stderr
+    assert "or train with model.start: random" in done.stderr
 
 
 def dataset(frames: list[Frame]) -> Dataset:

@@ -11,6 +11,7 @@ The weights are of our own making (scripts/pretrain) and under the licence of th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
@@ -37,6 +38,7 @@ from bayrace.models.race.stored_spec import ORGANIC
 
 _log = logging.getLogger(__name__)
 
+DIGEST = "2a83824489b8e9b299779ecf616f9cabd9d4bb22bcc62115f72a3ddfd0db5e3a"  # SHA-256 of the file
 LARGEST_MISS = 0.5  # of the forces: weights that explain less than this of them are no help
 _LOOK = 100  # structures that tell so
 _DECIMALS = 6  # of fitted energies, eV: the same for any number of threads
@@ -67,8 +69,18 @@ class Seen(NamedTuple):
 
 @cache
 def pretrained() -> Pretrained:
-    """The weights in the package."""
-    data = resources.files("bayrace.models.race").joinpath(f"{ORGANIC}.safetensors").read_bytes()
+    """The weights in the package.
+
+    Raises:
+        ValueError: the file is missing or damaged.
+    """
+    file = resources.files("bayrace.models.race").joinpath(f"{ORGANIC}.safetensors")
+    data = file.read_bytes() if file.is_file() else b""
+    if hashlib.sha256(data).hexdigest() != DIGEST:
+        raise ValueError(
+            f"{file}: the weights to start from are {'damaged' if data else 'missing'}; install "
+            "bayrace again, or train with model.start: random"
+        )
     size = int.from_bytes(data[:8], "little")
     about = json.loads(json.loads(data[8 : 8 + size])["__metadata__"]["about"])
     params = {name: value.float() for name, value in safetensors.torch.load(data).items()}
@@ -96,10 +108,12 @@ def started(spec: RaceSpec, train: Dataset, *, required: bool, measured: bool = 
         if not required:
             _log.warning("the start is random: the pretrained weights do not suit, %s", reason)
     if not reason:
-        begun, missed = _begun(spec, train)
-        if missed <= LARGEST_MISS:
-            return begun
-        reason = f"they miss {missed:.0%} of what is to be learnt"
+        begun = _begun(spec, train)
+        if begun.missed <= LARGEST_MISS:
+            return replace(begun.spec, shift=tuple(begun.shift.round(_DECIMALS).tolist()))
+        reason = f"they miss {begun.missed:.0%} of what is to be learnt"
+        if math.isinf(begun.missed):
+            reason = "the labels are all 0 or alike, which leaves nothing to be learnt"
     if required:
         raise ValueError(
             f"model.start: pretrained: the weights do not suit, {reason}; use auto or random"
@@ -118,12 +132,16 @@ def _misfit(spec: RaceSpec) -> str:
     return "" if spec.target.is_energy else "they are of energies"
 
 
-def _begun(spec: RaceSpec, train: Dataset) -> tuple[RaceSpec, float]:
-    """A network that starts from the weights, and which part of the training labels they miss.
+class _Begun(NamedTuple):
+    """A network that starts from the weights, without the energies of elements that go with it."""
 
-    The part is of forces, root mean square, or of energies where there are no forces: 0 is all
-    right, 1 no better than nothing. Energies of elements are fitted to what the weights leave.
-    """
+    spec: RaceSpec
+    shift: Floats  # (Z,) eV, of the elements, fitted to what the weights leave
+    missed: float  # part of the training labels: 0 is all right, 1 no better than nothing
+
+
+def _begun(spec: RaceSpec, train: Dataset) -> _Begun:
+    """What the weights are worth: by forces, root mean square, or energies where there are none."""
     own = pretrained().spec
     start = replace(
         spec,
@@ -144,10 +162,9 @@ def _begun(spec: RaceSpec, train: Dataset) -> tuple[RaceSpec, float]:
         return shift, _rms(torch.tensor(values - composition(frames, spec.elements) @ shift))
 
     shift, missed = fitted(left.energy)
-    start = replace(start, shift=tuple(shift.round(_DECIMALS).tolist()))
     if label.forces.isnan().all():
-        return start, _part(missed, fitted(label.energy)[1])
-    return start, _part(_rms(left.forces), _rms(label.forces))
+        return _Begun(start, shift, _part(missed, fitted(label.energy)[1]))
+    return _Begun(start, shift, _part(_rms(left.forces), _rms(label.forces)))
 
 
 def _looked(start: RaceSpec, train: Dataset, chosen: Sequence[int]) -> tuple[Seen, Seen]:

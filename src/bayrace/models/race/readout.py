@@ -83,8 +83,8 @@ def heads_from(
     noise = spec.noise
     # float64 for sums, whatever the network's dtype
     shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
-    members = len(batch.species_counts) // len(spec.shift)
-    shift = shift if members == 1 else shift.repeat(members)  # repeat is slow
+    copies = len(batch.species_counts) // len(spec.shift)
+    shift = shift if copies == 1 else shift.repeat(copies)  # repeat is slow
     per_atom = total[:, 0].double() * spec.scale + shift[batch.species]
     if known is not None:
         per_atom = per_atom + known

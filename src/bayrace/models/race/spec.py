@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from bayrace.core.protocols import Model
 from bayrace.core.target import ENERGY, Target
 from bayrace.data.dataset import Dataset
+from bayrace.data.frame import DataError
 from bayrace.data.statistics import Statistics, target_statistics
 from bayrace.models.noise import NoiseSpec
 from bayrace.models.race.options import Architecture, RaceOptions
-from bayrace.models.race.stored_spec import check_types
+from bayrace.models.race.stored_spec import MOST_SCALE, check_types
 from bayrace.nn.harmonics import MAX_DEGREE
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, VECTOR, parse_irreps
 
@@ -102,10 +103,20 @@ class RaceSpec(Architecture):
 
 def _statistics(train: Dataset, target: Target) -> Statistics:
     """Scale and shift of the network's numbers: of forces where there are some."""
-    if target.is_energy and any(frame.forces is not None for frame in train.frames):
-        return Statistics(train.force_rms(), train.atomic_shift())
-    found = target_statistics(train, target)
-    return found._replace(shift=train.atomic_shift()) if target.is_energy else found
+    forces = target.is_energy and any(frame.forces is not None for frame in train.frames)
+    if forces:
+        found = Statistics(train.force_rms(), train.atomic_shift())
+    else:
+        found = target_statistics(train, target)
+        found = found._replace(shift=train.atomic_shift()) if target.is_energy else found
+    if not found.scale <= MOST_SCALE:
+        what = "forces" if forces else target.name
+        raise DataError(
+            f"{train.frames[0].source}: labels of {what} with a root mean square of "
+            f"{found.scale:.3g} {'eV/Å' if forces else target.unit} are not of this world; convert "
+            "their unit, or remove the frames that have them (bayrace validate shows which)"
+        )
+    return found
 
 
 def _check(spec: RaceSpec) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from bayrace.nn.irreps import parse_irreps
 
 MOST_CHANNELS = 4096
+MOST_SCALE = 1e6  # of forces, eV/Å
 ORGANIC = "organic"  # name of the weights in the package
 _HEAVIEST = 118  # atomic number
 _MOST_DEGREE = 9
@@ -48,7 +49,7 @@ def check_types(values: Mapping[str, Any]) -> None:
     if len(values["radial_hidden"]) > _NUMBERS["layers"][1]:
         raise ValueError(f"radial_hidden has {len(values['radial_hidden'])} layers")
     for name in ("cutoff", "mean_neighbours", "scale"):
-        real(name, values[name], least=1e-12, most=1e6)
+        real(name, values[name], least=1e-12, most=MOST_SCALE)
     for value in (*values["shift"], *(x for row in values["shortest"] for x in row)):
         real("shift and shortest", value, least=-1e9, most=1e9)
     for name, choices in _CHOICES.items():
