@@ -17,7 +17,7 @@ from bayrace.core.protocols import Novel
 from bayrace.data.batch import build_graph, collate
 from bayrace.data.frame import Frame
 from bayrace.posterior.latent import Seen, whitened
-from bayrace.posterior.novelty import REGULARISATION, Novelty, shares_seen
+from bayrace.posterior.novelty import REGULARISATION, Novelty, mean_moments
 from bayrace.potential.potential import Potential
 from bayrace.testing import random_frame
 
@@ -43,13 +43,13 @@ def seen_of(batch: GraphBatch, hidden: Tensor) -> Seen:
         torch.stack([part.sum(0) for part in parts]),
         torch.stack([part.T @ part for part in parts]),
         hidden.T @ hidden,
-        shares_seen(batch, hidden),
+        mean_moments(batch, hidden),
     )
 
 
 def fitted(seen: Seen) -> Novelty:
     centre, whitening = whitened(seen, 1e-6)
-    return Novelty.fitted(seen.shares, centre, whitening, whitened(seen, REGULARISATION)[1])
+    return Novelty.fitted(seen.means, centre, whitening, whitened(seen, REGULARISATION)[1])
 
 
 TRAIN = batch_of([random_frame(ELEMENTS, 12, seed=k, apart=0.9) for k in range(40)])
@@ -73,8 +73,8 @@ def test_moments_of_batches_add_up() -> None:
     for kind in range(2):
         for late, batch, values in ((False, one, parts[0]), (True, other, parts[1])):
             hidden[(both.species == kind) & (order == late)] = values[batch.species == kind]
-    together = shares_seen(both, hidden)
-    added = shares_seen(one, parts[0]).joined(shares_seen(other, parts[1]))
+    together = mean_moments(both, hidden)
+    added = mean_moments(one, parts[0]).joined(mean_moments(other, parts[1]))
     for value, same in zip(together, added, strict=True):
         torch.testing.assert_close(torch.as_tensor(value), torch.as_tensor(same))
 

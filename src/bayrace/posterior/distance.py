@@ -264,7 +264,7 @@ def fit(
         centre, whitening = whitened(seen, regularisation)
         ones = torch.ones(len(centre), dtype=_REAL, device=root.device)
         powers = options.power, options.energy_power
-        unlike = Novelty.fitted(seen.shares, centre, whitening, smooth)
+        unlike = Novelty.fitted(seen.means, centre, whitening, smooth)
         return Distance(last, centre, whitening, ones, 1.0, *powers, True, {}, unlike)
 
     found = options.regularisation

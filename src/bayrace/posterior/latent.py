@@ -17,7 +17,7 @@ from bayrace.core.protocols import Model
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.models.derivatives import evaluate
 from bayrace.posterior.gaussian.last_layer import pooled_features, structure_features
-from bayrace.posterior.novelty import SharesSeen, shares_seen
+from bayrace.posterior.novelty import MeanMoments, mean_moments
 
 _EDGES = 10_000  # of a batch
 _PRIOR_ATOMS = 10  # that an element borrows from the others
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     total: Tensor  # (Z, D)
     square: Tensor  # (Z, D, D)
     structures: Tensor  # (D, D), Σ φφᵀ of whole structures
-    shares: SharesSeen  # of the means of structures
+    means: MeanMoments  # of whole structures
 
 
 def training_features(
@@ -52,7 +52,7 @@ def training_features(
             torch.stack([part.sum(0) for part in parts]),
             torch.stack([part.T @ part for part in parts]),
             whole.T @ whole,
-            shares_seen(batch, hidden),
+            mean_moments(batch, hidden),
         )
         seen = own if seen is None else _added(seen, own)
         done += batch.n_structures
@@ -68,7 +68,7 @@ def _added(seen: Seen, more: Seen) -> Seen:
         seen.total + more.total,
         seen.square + more.square,
         seen.structures + more.structures,
-        seen.shares.joined(more.shares),
+        seen.means.joined(more.means),
     )
 
 

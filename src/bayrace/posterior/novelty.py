@@ -30,15 +30,15 @@ know the smaller ones. Chosen on germanium."""
 _LEAST = 1e-2  # of what independent atoms would give: structures that are all the same have nothing
 
 
-class Shares(NamedTuple):
+class ElementMeans(NamedTuple):
     """What each element adds to the mean of a structure, (S, Z) and (S, Z, D)."""
 
     atoms: Tensor  # its part of the atoms
     features: Tensor  # Σ φ of its atoms over all atoms
 
 
-class SharesSeen(NamedTuple):
-    """Sums over training structures of moments of their shares."""
+class MeanMoments(NamedTuple):
+    """Sums over training structures of moments of these parts."""
 
     structures: int
     inverse_count: Tensor  # () of 1/n
@@ -46,9 +46,9 @@ class SharesSeen(NamedTuple):
     mixed: Tensor  # (Z, D)
     features: Tensor  # (Z, D, D)
 
-    def joined(self, more: SharesSeen) -> SharesSeen:
+    def joined(self, more: MeanMoments) -> MeanMoments:
         """Those of all these structures."""
-        return SharesSeen(
+        return MeanMoments(
             self.structures + more.structures,
             self.inverse_count + more.inverse_count,
             self.atoms + more.atoms,
@@ -57,7 +57,7 @@ class SharesSeen(NamedTuple):
         )
 
 
-def shares_of(batch: GraphBatch, hidden: Tensor) -> Shares:
+def element_means(batch: GraphBatch, hidden: Tensor) -> ElementMeans:
     """Of the structures of a batch, from the features of its atoms (N, D)."""
     kinds = len(batch.species_counts)
     place = batch.structure_index * kinds + batch.species
@@ -66,16 +66,16 @@ def shares_of(batch: GraphBatch, hidden: Tensor) -> Shares:
     total = hidden.new_zeros(size, hidden.shape[1], dtype=torch.float64)
     total.index_add_(0, place, hidden.double())
     atoms = batch.atom_counts().double()[:, None]
-    return Shares(
+    return ElementMeans(
         count.reshape(-1, kinds) / atoms,
         total.reshape(-1, kinds, hidden.shape[1]) / atoms.unsqueeze(-1),
     )
 
 
-def shares_seen(batch: GraphBatch, hidden: Tensor) -> SharesSeen:
+def mean_moments(batch: GraphBatch, hidden: Tensor) -> MeanMoments:
     """Moments of the structures of a batch."""
-    atoms, features = shares_of(batch, hidden)
-    return SharesSeen(
+    atoms, features = element_means(batch, hidden)
+    return MeanMoments(
         batch.n_structures,
         batch.atom_counts().double().reciprocal().sum(),
         atoms.square().sum(0),
@@ -94,7 +94,7 @@ class Novelty:
     usual: float  # root mean square of |Σ u / n| over the training structures
 
     @classmethod
-    def fitted(cls, seen: SharesSeen, centre: Tensor, whitening: Tensor, smooth: Tensor) -> Self:
+    def fitted(cls, seen: MeanMoments, centre: Tensor, whitening: Tensor, smooth: Tensor) -> Self:
         """With the level that training structures have.
 
         `smooth` is the whitening with REGULARISATION: the same but for the length of its columns.
@@ -111,7 +111,7 @@ class Novelty:
 
     def __call__(self, batch: GraphBatch, hidden: Tensor) -> Tensor:
         """Of structures from the features of their atoms (N, D): (S,) float64."""
-        atoms, features = shares_of(batch, hidden)
+        atoms, features = element_means(batch, hidden)
         moved = features - atoms.unsqueeze(-1) * self.centre
         mean = torch.einsum("szd,zdk->szk", moved, self._matrices)
         return mean.square().sum((1, 2)).sqrt() / self.usual
