@@ -1,6 +1,6 @@
 """Does the stop rule act before forces are wrong? Dynamics with the oracle looking on.
 
-    python benchmarks/active/stop_rule.py model.bayrace [--runs 20] [--steps 4000] [--gap 0.024]
+    python benchmarks/active/stop_rule.py model.bayrace [--runs 20] [--steps 4000] [--gap off]
 
 Every run starts from another frame of ethanol at 300 K. At every look the true forces are computed
 by GFN2-xTB. A run goes on after the rule has spoken, until the true error exceeds the bound too or
@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from bayrace.cli.rules import gap_limit
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import frame_from_atoms
 from bayrace.label.oracle import OracleError
@@ -44,6 +45,7 @@ class Run:
 
 def main() -> None:
     options = arguments()
+    options.gap = gap_limit(options.gap, Potential.load(options.model, device="cpu"))
     runs, begin = [], time.monotonic()
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
         for run in pool.map(partial(one, options), range(options.runs)):
@@ -64,7 +66,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--bound", type=float, default=0.5)
     parser.add_argument("--probability", type=float, default=0.05)
     parser.add_argument("--over", choices=("any", "max"), default="any")
-    parser.add_argument("--gap", type=float, help="Å, of distances that the training lacks")
+    parser.add_argument(
+        "--gap", default="auto", help="Å, of distances that training lacks; auto as in md; off"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     parser.add_argument("--output", type=Path)
