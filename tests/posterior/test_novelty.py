@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -113,6 +114,12 @@ def test_structures_that_are_all_the_same_have_a_level() -> None:
     found = fitted(seen_of(one, hidden))
     assert found(one, hidden).item() < 1e-3
     assert 1 < found(one, drawn(one, seed=3, shift=1.0)).item() < 1e6
+
+
+@pytest.mark.parametrize("usual", [0.0, -1.0, math.nan, math.inf])
+def test_levels_that_compare_nothing_are_refused(usual: float) -> None:
+    with pytest.raises(ValueError, match="usual_novelty"):
+        replace(NOVELTY, usual=usual)
 
 
 def test_of_a_potential_and_of_its_file(

@@ -14,6 +14,7 @@ says that a structure is of another kind, not that its energy is wrong: that is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple, Self
@@ -92,6 +93,11 @@ class Novelty:
     whitening: Tensor  # (Z, D, D) float64, of distances
     gains: Tensor  # (Z, D) float64 of its columns, since here it is regularised more
     usual: float  # root mean square of |Σ u / n| over the training structures
+
+    def __post_init__(self) -> None:
+        """Refuse a level that none can be compared with."""
+        if not 0 < self.usual < math.inf:
+            raise ValueError(f"usual_novelty={self.usual}: must be a finite number above 0")
 
     @classmethod
     def fitted(cls, seen: MeanMoments, centre: Tensor, whitening: Tensor, smooth: Tensor) -> Self:
