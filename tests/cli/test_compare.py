@@ -44,7 +44,7 @@ def test_every_model_has_a_row(compared):
         assert f"{each['cost']['time']:.2f}×" in worth
         if name == "point":
             assert errors.count("–") == 4  # calibration errors
-            assert worth.count("–") == 5  # AUROC and score
+            assert worth.count("–") == 6  # AUROC, novelty and score
         else:
             error = each["unknown"]["uncertainty"]["forces"]["calibration_error"]
             assert f"{error:.4f}" in errors

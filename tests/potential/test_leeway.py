@@ -30,7 +30,7 @@ def with_distances(potential: Potential) -> Potential:
     return replace(potential, statistics=statistics, distances=strict_below(found, potential.spec))
 
 
-def test_pretrained_weights_may_stretch_bonds_further_but_not_compress_them(
+def test_pretrained_weights_may_stretch_bonds_further_than_compress_them(
     make_potential: Callable[..., Potential], tmp_path: Path
 ) -> None:
     made = make_potential()
@@ -39,7 +39,7 @@ def test_pretrained_weights_may_stretch_bonds_further_but_not_compress_them(
     usual = random.statistics["distance_gap"]
     assert random.gap_limit == pytest.approx(RANDOM * usual)
     assert known.gap_limit == pytest.approx(PRETRAINED * usual)
-    for potential in (random, known):
+    for potential, below in ((random, RANDOM), (known, 3.0)):
         potential.save(tmp_path / "model.bayrace")
         again = Potential.load(tmp_path / "model.bayrace")
         assert again.gap_limit == potential.gap_limit
@@ -49,4 +49,4 @@ def test_pretrained_weights_may_stretch_bonds_further_but_not_compress_them(
         assert long is not None
         assert short is not None
         assert long.size == pytest.approx(0.24, abs=0.003)  # to 1.26, the third longest
-        assert short.size / limit == pytest.approx(STEEP * 0.22 / (RANDOM * usual), rel=0.02)
+        assert short.size / limit == pytest.approx(STEEP * 0.22 / (below * usual), rel=0.02)

@@ -1,10 +1,10 @@
 """How far from the distances of its training data a potential may go before dynamics stop.
 
-Weights that began as pretrained ones were right on longer bonds than those of the training data
-long before these were fine-tuned: ethanol trained at 300 K is stopped in vain at its own
-temperature by the limit that a network of random weights needs, and forces at 1000 K are wrong by
-0.5 eV/Å only where distances are several times further away. Below the shortest distance forces
-rise so steeply that no start helps.
+Weights that began as pretrained ones knew longer and shorter bonds than those of the training data
+before these were fine-tuned: ethanol trained at 300 K is stopped in vain at its own temperature by
+the limit that a network of random weights needs, and forces at 1000 K are wrong by 0.5 eV/Å only
+where distances are several times further away. Below the shortest distance forces rise steeply, and
+the pretraining helps less.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from bayrace.data.distances import STEEP, Distances
 RANDOM, PRETRAINED = 2.0, 5.0
 """Limits of the gap between a distance and those of training data, in units of the usual one."""
 
+_BELOW = 3.0  # the same for pretrained weights below the shortest distance, where it counts STEEP
+
 
 def leeway(spec: ModelSpec) -> float:
     """The limit for a network of this specification."""
@@ -24,5 +26,6 @@ def leeway(spec: ModelSpec) -> float:
 
 
 def strict_below(distances: Distances, spec: ModelSpec) -> Distances:
-    """The same, with distances below the shortest one as far from the limit for every start."""
-    return replace(distances, steep=STEEP * leeway(spec) / RANDOM)
+    """The same, with distances below the shortest one nearer to the limit where that is wider."""
+    limit = leeway(spec)
+    return replace(distances, steep=STEEP * limit / min(limit, _BELOW))
