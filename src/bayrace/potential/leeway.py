@@ -1,10 +1,9 @@
 """How far from the distances of its training data a potential may go before dynamics stop.
 
 Weights that began as pretrained ones knew longer and shorter bonds than those of the training data
-before these were fine-tuned: ethanol trained at 300 K is stopped in vain at its own temperature by
-the limit that a network of random weights needs, and forces at 1000 K are wrong by 0.5 eV/Å only
-where distances are several times further away. Below the shortest distance forces rise steeply, and
-the pretraining helps less.
+before these were fine-tuned: forces of ethanol trained at 300 K are wrong by 0.5 eV/Å at 1000 K
+only where distances are several times further away than the limit that a network of random weights
+needs. Below the shortest distance forces rise steeply, and the pretraining helps less.
 """
 
 from __future__ import annotations
