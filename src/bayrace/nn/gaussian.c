@@ -101,8 +101,8 @@ void spreads(long n, const double *covariances, double *values, double *componen
 /* P(R > r) of the length R of Student's t, four degrees of freedom and unit covariance, r from its
    square; see bayrace.simulate.stop.student_tail. */
 static double beyond(double square) {
-  const double outside = 2 / (square + 2);
-  return -expm1(1.5 * log1p(-outside) + log1p(1.5 * outside));
+  const double outside = 2 / (square + 2), d = outside / (1 + sqrt(1 - outside));
+  return d * d * (7.5 - d * (12.5 - d * (7.5 - 1.5 * d)));
 }
 
 /* P(|e| > error) of Student's errors whose covariances have the eigenvalues (n, 3), the largest
