@@ -120,7 +120,7 @@ class StopRule:
 
     @property
     def directions(self) -> Directions:
-        """What Gaussian errors are averaged over in compiled code."""
+        """What errors as Student's t are averaged over in compiled code."""
         return _directions()
 
     @property
