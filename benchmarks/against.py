@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 BATCHES = (1, 5, 16)
-CRYSTALS = (2, 3, 5, 10)  # cells of eight silicon atoms along each side
+CRYSTALS = (2, 3, 5, 10, 14)  # cells of eight silicon atoms along each side
 TASKS = (
     *(f"step-{n}" for n in BATCHES),
     "predict-27",

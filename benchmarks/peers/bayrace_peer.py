@@ -94,8 +94,9 @@ class Measured:
 
 
 def specification(model: dict[str, Any], statistics: Statistics) -> RaceSpec:
-    """The network of a size for a training set with these statistics."""
-    return model_spec(configuration(model, Path("unread")), Measured(statistics))  # type: ignore
+    """The network of a size for a training set with these statistics; its weights are drawn."""
+    config = configuration({"start": "random"} | model, Path("unread"))
+    return model_spec(config, Measured(statistics))  # type: ignore
 
 
 class BayraceSubject:
@@ -123,19 +124,24 @@ class BayraceSubject:
 
         with tempfile.TemporaryDirectory() as folder:
             fit(
-                Task(
-                    self.prepared.model,
-                    likelihoods(self.config.loss, self.prepared.lambdas),
-                    self.prepared.train,
-                    self.prepared.valid,
-                    train_settings(self.config),
-                    Path(folder) / "run",
-                ),
+                self.task(Path(folder) / "run"),
                 callbacks=Callbacks(
                     observer=lambda _: ticks.append(time.perf_counter()), stop=enough
                 ),
             )
         return [after - before for before, after in itertools.pairwise(ticks)]
+
+    def task(self, folder: Path) -> Task:
+        """The training, which is never finished."""
+        ready = self.prepared
+        return Task(
+            ready.model,
+            likelihoods(self.config.loss, ready.lambdas),
+            ready.train,
+            ready.valid,
+            train_settings(self.config),
+            folder,
+        )
 
     def prepare(self, system: str) -> None:
         """Build the potential of a system and its kernels."""
@@ -155,15 +161,19 @@ class BayraceSubject:
         return Calculator(self.potential("3bpa-1"))
 
     def potential(self, system: str) -> Potential:
-        """A potential with random weights for the elements of a system."""
+        """A potential for the elements of a system, with the weights that training begins with.
+
+        Of crystals there is no training set, and the weights are drawn.
+        """
         crystal = system in CRYSTALS
         if crystal not in self.potentials:
             statistics = SILICON if crystal else self.statistics
-            spec = specification(self.model, statistics)
+            spec = specification(self.model, statistics) if crystal else self.prepared.spec
+            weights = Race(spec).init(0) if crystal else self.task(Path("unused")).initial()
             references = zip(statistics.elements, statistics.references, strict=True)
             self.potentials[crystal] = Potential(
                 spec=spec,
-                posterior=Point(Race(spec).init(0)),
+                posterior=Point(weights),
                 references=dict(references),
                 lambdas=self.prepared.lambdas,
                 statistics={},

@@ -172,10 +172,10 @@ def test_make_bench_honours_its_folder(
     monkeypatch.setenv("BENCH", str(tmp_path / "elsewhere"))
     molecules(tmp_path / "elsewhere/data/3bpa")
     speed = script("peers/speed.py")
-    only = ("--only", "3bpa-1", "bayrace-tiny", "--threads", 1)
+    only = ("--only", "3bpa-1", "bayrace-small", "--threads", 1)
     start(speed, monkeypatch, *only, "--rounds", 1, "--most", 1, "--seconds", 0.01)
     content = json.loads((tmp_path / "elsewhere/results/speed.json").read_text())
-    assert content["results"]["3bpa-1"]["bayrace-tiny"]["median"] > 0
+    assert content["results"]["3bpa-1"]["bayrace-small"]["median"] > 0
     assert speed.PYTHON["mace"] == str(tmp_path / "elsewhere/mace/bin/python")
     accuracy = importlib.import_module("accuracy")
     command = accuracy.Training("bayrace", "3bpa", 0.01, 10).command()
