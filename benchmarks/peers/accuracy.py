@@ -1,9 +1,9 @@
 """Errors after equal time: bayrace, MACE and NequIP trained on the same frames, one core each.
 
-python benchmarks/peers/accuracy.py --minutes 10 --sets 3bpa aspirin
+python benchmarks/peers/accuracy.py --minutes 10 --sets 3bpa aspirin --optimisers amsgrad muon
 
 Runs what is missing in .bench/results, one training per core at a time, and prints the best of the
-learning rates of each code by its error on the first test set. `--table` only prints.
+settings of each code by its error on the first test set. `--table` only prints.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from typing import Any
 import yaml
 from home import BENCH
 
-SIZES = {"bayrace": "small", "mace": "mace-64", "nequip": "nequip-3-compiled"}
+PEERS = {"mace": "mace-64", "nequip": "nequip-3-compiled"}
+STARTS = {"bayrace": "auto", "bayrace-random": "random"}  # of bayrace, everything else by default
+CODES = [*STARTS, *PEERS]
+OPTIMISERS = ["amsgrad", "muon"]  # that peers can have
 HERE = Path(__file__).resolve().parent
 
 
@@ -33,30 +36,38 @@ class Training:
 
     code: str
     data: str
-    lr: float
     minutes: int
+    lr: float | None = None  # bayrace has its own, and its own optimiser
+    optimiser: str = "amsgrad"
 
     @property
     def name(self) -> str:
-        return f"{SIZES[self.code]}-{self.data}-{self.lr}-{self.minutes}"
+        if self.code in STARTS:
+            return f"{self.code}-{self.data}-{self.minutes}"
+        name = f"{PEERS[self.code]}-{self.data}-{self.lr}-{self.minutes}"
+        return name if self.optimiser == "amsgrad" else f"{name}-{self.optimiser}"
+
+    @property
+    def settings(self) -> str:
+        return "its defaults" if self.code in STARTS else f"{self.optimiser} {self.lr}"
 
     @property
     def result(self) -> Path:
         return BENCH / "results" / f"{self.name}.json"
 
     def command(self) -> list[str]:
-        if self.code == "bayrace":
-            settings = {"lr": self.lr, "max_time": f"{self.minutes}m", "threads": 1}
-            overrides = [f"train.{key}={value}" for key, value in settings.items()]
-            overrides += [f"output={self.folder}", *self.files()]
-            options = [part for override in overrides for part in ("-o", override)]
+        if self.code in STARTS:
+            overrides = [f"train.max_time={self.minutes}m", f"model.start={STARTS[self.code]}"]
+            overrides += ["train.threads=1", f"output={self.folder}", *self.files()]
+            options = [part for override in overrides for part in ("-s", override)]
             train = [sys.executable, "-m", "bayrace.cli.main", "train", str(self.config)]
             return [*train, "--overwrite", *options]
         python = str(BENCH / self.code / "bin" / "python")
         options = ["--minutes", str(self.minutes), "--lr", str(self.lr)]
+        options += ["--optimiser", self.optimiser]
         data = str(BENCH / "data" / self.data)
         script = str(HERE / "train.py")
-        arguments = [self.code, SIZES[self.code], data, *options, "--output", str(self.result)]
+        arguments = [self.code, PEERS[self.code], data, *options, "--output", str(self.result)]
         return [python, script, *arguments]
 
     @property
@@ -82,7 +93,7 @@ class Training:
             subprocess.run(
                 [*pin, *self.command()], check=True, stdout=out, stderr=out, env=environment
             )
-        if self.code == "bayrace":
+        if self.code in STARTS:
             self.result.write_text(json.dumps(from_run(self.folder), indent=1) + "\n")
 
 
@@ -105,21 +116,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=int, nargs="+", default=[10])
     parser.add_argument("--sets", nargs="+", default=["3bpa", "aspirin"])
-    parser.add_argument("--codes", nargs="+", default=list(SIZES), choices=list(SIZES))
+    parser.add_argument("--codes", nargs="+", default=CODES, choices=CODES)
     parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.005])
+    parser.add_argument("--optimisers", nargs="+", default=["amsgrad"], choices=OPTIMISERS)
     parser.add_argument("--cores", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--table", action="store_true", help="Print what there is.")
     options = parser.parse_args()
     trainings = [
-        Training(code, data, lr, minutes)
+        training
         for minutes in options.minutes
         for data in options.sets
-        for lr in options.rates
         for code in options.codes
+        for training in of_code(code, data, minutes, options)
     ]
     if not options.table:
         run_all([one for one in trainings if not one.result.exists()], options.cores)
     print_table(trainings)
+
+
+def of_code(code: str, data: str, minutes: int, options: argparse.Namespace) -> list[Training]:
+    """One training of bayrace, and of a peer one for each learning rate and optimiser."""
+    if code in STARTS:
+        return [Training(code, data, minutes)]
+    return [
+        Training(code, data, minutes, lr, optimiser)
+        for lr in options.rates
+        for optimiser in options.optimisers
+    ]
 
 
 def run_all(trainings: list[Training], cores: list[int]) -> None:
@@ -150,8 +173,8 @@ def print_table(trainings: list[Training]) -> None:
             found.setdefault(place, []).append((error, training, result))
     for (minutes, data, _), results in found.items():
         _, training, result = min(results, key=lambda entry: entry[0])
-        rates = ", ".join(f"{one.lr}: {error:.1f}" for error, one, _ in results)
-        print(f"{data}, {minutes} min, {SIZES[training.code]}: {result['steps']} steps, lr {rates}")
+        tried = ", ".join(f"{one.settings}: {error:.1f}" for error, one, _ in results)
+        print(f"{data}, {minutes} min, {training.code}: {result['steps']} steps, {tried}")
         for name, errors in sorted(result["test"].items(), key=temperature):
             print(f"    {name[5:]:>6}  E {errors['energy']:7.1f}  F {errors['forces']:7.1f}")
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from common import Peer, load_peer, read, statistics
+from muon import Muon
 from torch import Tensor
 
 WARMUP = 100  # steps
@@ -38,6 +39,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--optimiser", choices=["amsgrad", "muon"], default="amsgrad")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--cutoff", type=float, default=5.0)
@@ -70,7 +72,12 @@ def fit(
     options: argparse.Namespace,
 ) -> int:
     """Train until time is up and leave the best averaged weights in the model; steps made."""
-    optimiser = torch.optim.Adam(peer.parameter_groups(model, options.lr), amsgrad=True)
+    groups = peer.parameter_groups(model, options.lr)
+    optimiser = (
+        Muon(model, groups)
+        if options.optimiser == "muon"
+        else torch.optim.Adam(groups, amsgrad=True)
+    )
     parameters = [p for p in model.parameters() if p.requires_grad]
     average = [p.detach().clone() for p in parameters]
     best, best_error = [p.clone() for p in average], math.inf

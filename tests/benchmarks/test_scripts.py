@@ -14,6 +14,7 @@ from typing import Any
 
 import ase.io
 import pytest
+import torch
 
 from bayrace.config import make_config
 from bayrace.data.embedded import embedded
@@ -178,12 +179,31 @@ def test_make_bench_honours_its_folder(
     assert content["results"]["3bpa-1"]["bayrace-small"]["median"] > 0
     assert speed.PYTHON["mace"] == str(tmp_path / "elsewhere/mace/bin/python")
     accuracy = importlib.import_module("accuracy")
-    command = accuracy.Training("bayrace", "3bpa", 0.01, 10).command()
+    command = accuracy.Training("bayrace", "3bpa", 10).command()
     assert f'data.train="{tmp_path}/elsewhere/data/3bpa/train.xyz"' in command
     assert not any(part.startswith(".bench") or "=.bench" in part for part in command)
     start(accuracy, monkeypatch, "--table")
     made = (BENCHMARKS.parent / "Makefile").read_text(encoding="utf-8")
     assert "\nexport BENCH\n" in made
+
+
+def test_muon_of_the_peers_moves_the_matrices_of_e3nn(script: Script) -> None:
+    """It finds them inside flat parameters, and moves every direction of each alike."""
+    o3, muon = pytest.importorskip("e3nn.o3"), script("peers/muon.py")
+    torch.manual_seed(0)
+    linear = o3.Linear("16x0e+8x1o", "24x0e+8x1o")
+    network = torch.nn.Sequential(linear, torch.nn.Linear(24 + 3 * 8, 1))
+    optimiser = muon.Muon(network, [{"params": network.parameters(), "lr": 0.1}])
+    assert list(optimiser.momentum) == [linear.weight]
+    before = [each.clone() for each in linear.weight_views()]
+    slopes = torch.randn_like(linear.weight)
+    network(linear.irreps_in.randn(5, -1)).sum().backward()
+    linear.weight.grad = slopes
+    optimiser.step()
+    for old, new in zip(before, linear.weight_views(), strict=True):
+        moved = torch.linalg.svdvals(old - new) / (0.1 * 0.2 * max(old.shape) ** 0.5)
+        assert moved.min() > 0.85
+        assert moved.max() < 1.15
 
 
 def test_counts_of_operations(
