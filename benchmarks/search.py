@@ -2,10 +2,9 @@
 
     python benchmarks/search.py runs/search-ethanol
 
-Prints the processor time of the trials, then the score of the default configuration (as many
-epochs, `lr: auto`, which lies in no range and therefore is no trial) and of the best on the test
-frames and hot frames, which the search has not seen. A folder that holds a finished search is only
-judged.
+Prints the processor time of the trials, then the score of the default configuration, which is the
+first trial, and of the best on the test frames and hot frames, which the search has not seen. A
+folder that holds a finished search is only judged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pathlib import Path
 from bayrace.config.search import load_search
 from bayrace.data.embedded import embedded, embedded_frames
 from bayrace.potential.potential import Potential
-from bayrace.workflow import train as run
 from bayrace.workflow.folder import MODEL
 from bayrace.workflow.search import SearchObserver, search
 from bayrace.workflow.search_score import judge
@@ -59,12 +57,8 @@ def main() -> None:
     print(f"{len(result.trials)} trials, {minutes:.1f} minutes of processor time")
     if result.best is None:
         return
-    default = options.folder / "default"
-    if not (default / MODEL).is_file():
-        run.train(config.model_copy(update={"output": str(default)}), overwrite=True)
-    best = options.folder / f"trials/{result.best.number:04d}/seed-0"
-    for name, folder in (("default", default), ("best", best)):
-        potential = Potential.load(folder / MODEL)
+    for name, number in (("default", 0), ("best", result.best.number)):
+        potential = Potential.load(options.folder / f"trials/{number:04d}/seed-0" / MODEL)
         seen = judge(potential, embedded_frames("ethanol-test"), embedded_frames("ethanol-hot"))
         print(f"{name}: {seen}")
     print(f"best: trial {result.best.number}, {dict(result.best.values)}")

@@ -17,7 +17,7 @@ from bayrace.config import ConfigError, TrainConfig, load_config
 from bayrace.config.search import load_search, with_values
 from bayrace.data.embedded import embedded_frames
 from bayrace.data.read import frame_to_atoms
-from bayrace.workflow.search import BEST, RESULTS, SearchObserver, out_of_range, search
+from bayrace.workflow.search import BEST, RESULTS, SearchObserver, search
 
 CONFIG = """
 output: {folder}/out
@@ -79,12 +79,25 @@ def test_a_grid_is_tried_whole_and_the_best_is_written(folder: Path) -> None:
         search(other, wider, raw, watch=SearchObserver())
 
 
-def test_a_configuration_that_no_trial_can_have_is_known(folder: Path) -> None:
-    space = "{train.lr: {low: 0.001, high: 0.1}, train.batch_size: [6, 9]}"
-    config, wanted, _ = load_search(written(folder, sampler="tpe", space=space, trials=2))
-    assert out_of_range(config, wanted) == []
-    config, wanted, _ = load_search(folder / "config.yaml", ["train.lr=auto", "train.batch_size=7"])
-    assert out_of_range(config, wanted) == ["train.lr: auto", "train.batch_size: 7"]
+def test_the_configuration_as_it_is_comes_first_outside_of_the_space_too(folder: Path) -> None:
+    space = "{train.lr: {low: 0.00001, high: 0.00002}, train.batch_size: [6]}"
+    source = written(folder, sampler="tpe", space=space, trials=5)
+    config, wanted, raw = load_search(source, ["train.lr=auto", "search.prune=false"])
+    result = search(config, wanted, raw, watch=SearchObserver())
+    first, *others = result.trials
+    assert first.values == {"train.lr": "auto", "train.batch_size": 6}
+    assert not first.in_space
+    assert all(1e-5 <= each.values["train.lr"] <= 2e-5 and each.in_space for each in others)
+    assert result.best == first  # the others learn nothing
+    assert load_config(folder / "out" / BEST).train.lr == "auto"
+    assert set(result.importance) == set(wanted.space)  # of those inside
+
+
+def test_a_grid_has_the_configuration_as_it_is_beside_it(folder: Path) -> None:
+    source = written(folder, sampler="grid", space="{train.lr: [0.00001]}", trials=9)
+    config, wanted, raw = load_search(source)
+    result = search(config, wanted, raw, watch=SearchObserver())
+    assert [each.values["train.lr"] for each in result.trials] == [0.01, 0.00001]
 
 
 def test_no_trial_is_lost_by_a_kill(folder: Path) -> None:

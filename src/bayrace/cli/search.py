@@ -32,8 +32,9 @@ def search(
 
     Less is better: 0.25·23.06·(energy + force RMSE in eV and eV/Å) + 0.125·(their calibration
     errors) + 0.25·(1 − AUROC), the last where search.unknown names structures that should be found
-    strange. Test data are never read. The configuration as it is comes first where it lies in the
-    space. After an interruption, however brutal, the same command goes on and no trial is lost.
+    strange. Test data are never read. The configuration as it is comes first, so what is found is
+    never worse there. After an interruption, however brutal, the same command goes on and no trial
+    is lost.
 
     \b
     Example, config.yaml: a training and
@@ -83,9 +84,10 @@ def conclude(result: SearchResult) -> None:
         out.print("no trial is complete")
         return
     out.print(trials_table(result))
-    points = [(each.values, each.score) for each in result.trials if each.score is not None]
-    place = save(search_figure(points, result.importance), result.folder / FIGURE)
-    out.print(f"figure: {place}")
+    drawn = [each for each in result.trials if each.in_space]
+    if points := [(each.values, each.score) for each in drawn if each.score is not None]:
+        place = save(search_figure(points, result.importance), result.folder / FIGURE)
+        out.print(f"figure: {place}")
     out.print(f"best configuration: {result.folder / BEST}")
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import math
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -41,6 +41,7 @@ from bayrace.workflow.workers import member_job, place_members
 BEST, RESULTS, STUDY = "best.yaml", "trials.json", "study.db"
 _log = logging.getLogger(__name__)
 _STARTUP = 4  # trials before any is pruned
+_GIVEN = "given"  # attribute of a trial whose values are no point of the space
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Found:
     values: Mapping[str, Any]
     score: float | None  # mean over seeds
     seeds: Sequence[Mapping[str, Any]] = ()  # Judgement of each
+    in_space: bool = True  # only the configuration as it is may lie elsewhere
 
 
 @dataclass(frozen=True)
@@ -127,19 +129,16 @@ class _Run:
     taken: set[int] = field(default_factory=set)
 
     def enqueue(self, config: Config) -> None:
-        """The configuration as it is comes first, if it lies in the space; then a whole grid."""
+        """The configuration as it is comes first, in the space or not; then a whole grid."""
         space = self.search.space
         default = {key: _plain_value(value_of(config, key)) for key in space}
-        points = _grid(self.search) if self.search.sampler == "grid" else []
-        if outside := out_of_range(config, self.search):
-            _log.warning(
-                "the configuration as it is lies outside of search.space and is not tried: %s",
-                ", ".join(outside),
-            )
+        if all(_inside(space[key], value) for key, value in default.items()):
+            self.study.enqueue_trial(default)
         else:
-            points = [default, *(point for point in points if point != default)]
-        for point in points:
-            self.study.enqueue_trial(point)
+            self.study.enqueue_trial({}, user_attrs={_GIVEN: default})
+        for point in _grid(self.search) if self.search.sampler == "grid" else []:
+            if point != default:
+                self.study.enqueue_trial(point)
 
     def try_points(self, slot: Placement) -> None:
         """Trials one after another until there are enough."""
@@ -169,8 +168,8 @@ class _Run:
                     self.taken.add(each.number)
                     return Trial(self.study, each._trial_id)
             begun = [each for each in trials if each.state != TrialState.WAITING]
-            grid = len(_grid(self.search)) if self.search.sampler == "grid" else math.inf
-            if len(begun) >= min(self.search.trials, grid):
+            tried = self.search.sampler == "grid" and len(begun) == len(trials)
+            if tried or len(begun) >= self.search.trials:
                 return None
             trial = self.study.ask()
             self.taken.add(trial.number)
@@ -184,9 +183,7 @@ class _Run:
     def objective(self, trial: Trial, slot: Placement) -> float:
         """The mean score of a point over its seeds."""
         with self.lock:
-            values = {
-                key: _suggest(trial, key, choice) for key, choice in self.search.space.items()
-            }
+            values = _values(trial, self.search)
         found: list[Judgement] = []
         for seed in range(self.search.seeds):
             folder = self.folder / "trials" / f"{trial.number:04d}" / f"seed-{seed}"
@@ -264,17 +261,19 @@ def _plain_value(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | tuple) else value
 
 
-def out_of_range(config: Config, search: SearchConfig) -> list[str]:
-    """Searched keys whose value in the configuration is none that a trial can have."""
-    values = {key: _plain_value(value_of(config, key)) for key in search.space}
-    return [f"{key}: {v}" for key, v in values.items() if not _inside(search.space[key], v)]
-
-
 def _inside(choice: Any, value: Any) -> bool:
     if isinstance(choice, RangeConfig):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         return number and choice.low <= value <= choice.high
     return value in _labels(choice)
+
+
+def _values(trial: Trial, search: SearchConfig) -> dict[str, Any]:
+    """Those of the configuration as it is, or a point of the space."""
+    given = trial.user_attrs.get(_GIVEN)
+    if given is not None:
+        return {key: _read(value) for key, value in given.items()}
+    return {key: _suggest(trial, key, choice) for key, choice in search.space.items()}
 
 
 def _suggest(trial: Trial, key: str, choice: Any) -> Any:
@@ -291,8 +290,9 @@ def _found(trial: FrozenTrial) -> Found:
     state = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}.get(
         trial.state, "failed"
     )
-    seeds = trial.user_attrs.get("seeds", ())
-    return Found(trial.number, state, dict(trial.params), trial.value, seeds)
+    given, seeds = trial.user_attrs.get(_GIVEN), trial.user_attrs.get("seeds", ())
+    values = trial.params if given is None else given
+    return Found(trial.number, state, dict(values), trial.value, seeds, in_space=given is None)
 
 
 def _conclude(
@@ -311,7 +311,8 @@ def _conclude(
     write_atomically(
         folder / RESULTS, json.dumps([asdict(each) for each in trials], indent=1).encode()
     )
-    return SearchResult(trials, best, _importance(study, len(complete)), folder, interrupted)
+    importance = _importance(study, sum(each.in_space for each in complete))
+    return SearchResult(trials, best, importance, folder, interrupted)
 
 
 def _read(value: Any) -> Any:
@@ -323,8 +324,11 @@ def _read(value: Any) -> Any:
 def _importance(study: optuna.Study, complete: int) -> dict[str, float]:
     if complete < _STARTUP:
         return {}
+    keys = list(study.user_attrs["space"])  # so that a trial outside is left out
     try:
-        return dict(optuna.importance.get_param_importances(study))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that there are few trials
+            return dict(optuna.importance.get_param_importances(study, params=keys))
     except (RuntimeError, ValueError) as error:
         _log.debug("no importance: %s", error)
         return {}
