@@ -37,7 +37,29 @@ Shares = tuple[float, float, float, float]
 
 THEIRS = 2000  # trajectories
 SIMPLE, DUAL, EXTENDED = (models.simple_crossing, models.dual_crossing, models.extended_coupling)
-QCLAB: dict[models.Diabats, dict[int, Shares]] = {}
+QCLAB: dict[models.Diabats, dict[int, Shares]] = {
+    SIMPLE: {
+        10: (0.0, 0.0, 0.8295, 0.1705),
+        15: (0.0, 0.0, 0.6755, 0.3245),
+        20: (0.0, 0.0, 0.4920, 0.5080),
+        25: (0.0, 0.0, 0.3670, 0.6330),
+        30: (0.0, 0.0, 0.2630, 0.7370),
+    },
+    DUAL: {
+        20: (0.0, 0.0, 0.9600, 0.0400),
+        25: (0.0, 0.0, 0.6835, 0.3165),
+        30: (0.0, 0.0, 0.3260, 0.6740),
+        40: (0.0, 0.0, 0.6855, 0.3145),
+        50: (0.0, 0.0, 0.9980, 0.0020),
+    },
+    EXTENDED: {
+        10: (0.2915, 0.0095, 0.6990, 0.0),
+        15: (0.0030, 0.3670, 0.6300, 0.0),
+        20: (0.3090, 0.0870, 0.6040, 0.0),
+        25: (0.0270, 0.3940, 0.5790, 0.0),
+        30: (0.0, 0.0, 0.5660, 0.4340),
+    },
+}
 ZHU: dict[models.Diabats, dict[int, Shares]] = {  # Python and Julia, averaged
     SIMPLE: {
         8: (0.0830, 0.0, 0.9170, 0.0),

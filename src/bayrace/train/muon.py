@@ -11,7 +11,7 @@ multiplied by the factors instead, which are as small and round less. On a CPU w
 An update has the root mean square of Adam's, 0.2 · lr (Liu 2025), so both share a learning rate.
 
 Updates have that size whatever the gradients are, so weights wander: by about lr · √steps. What a
-network says far from its data gets worse the further its weights have gone (docs/benchmarks.md),
+network says far from its data gets worse the further its weights have gone (docs/tried.md),
 hence `peak`, which keeps that distance.
 """
 
