@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from bayrace.config import Config, load_config, make_config
+from bayrace.posterior import POSTERIORS
+from bayrace.posterior.method import unfitted
 from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks
@@ -97,6 +99,8 @@ def configuration(source: str | Path | Mapping[str, Any], overrides: Iterable[st
 
 def posterior_config(potential: Potential, kind: str, overrides: Iterable[str]) -> Config:
     """The configuration the potential was trained with, but for its posterior."""
+    if kind in POSTERIORS and not POSTERIORS.find(kind).fits():
+        raise unfitted(kind)
     raw = dict(potential.config)
     section = raw.get("posterior", {})
     raw["posterior"] = {**(section if isinstance(section, dict) else {}), "kind": kind}
