@@ -288,3 +288,9 @@ def test_what_a_training_begins_with_and_how_well_sigma_is_known(bayrace, data, 
     shown = " ".join(result.stdout.split())
     assert "start random weights; the pretrained ones are for preset small and molecules" in shown
     assert "calibrated on 1 validation structure; so few tell its size roughly" in shown
+
+
+def test_a_folder_that_is_no_run_is_named(bayrace, tmp_path):
+    result = bayrace("train", tmp_path)
+    assert result.exit_code == 2
+    assert f"{tmp_path}: a folder without config.yaml" in result.stderr
