@@ -125,7 +125,8 @@ def test_quantities_without_sigma_are_left_as_they_are() -> None:
 
 def test_what_is_refused() -> None:
     frames, prediction = make_set()
-    with pytest.raises(ValueError, match="recalibration 'platt' is unknown; there are conformal,"):
+    known = r"recalibration 'platt' is unknown; there are conformal, .*scale-rms\. Others come"
+    with pytest.raises(ValueError, match=known):
         fit_calibration([(frames, prediction)], method="platt")
     with pytest.raises(ValueError, match="no frames to calibrate on"):
         fit_calibration([], method="scale")

@@ -18,6 +18,7 @@ COMMANDS = {
     "ipi": ["--unix", "nobody"],
     "relax": ["-o", "relaxed.xyz"],
     "properties": ["--what", "vibrations"],
+    "md": ["--temperature", "300", "--steps", "1"],
 }
 
 

@@ -28,6 +28,19 @@ def test_tables_and_json_agree_with_the_potential(bayrace, model, data, tmp_path
     assert f"{1000 * spread:.2f}" in row
 
 
+def test_sigma_of_forces_that_were_never_labelled_is_explained(bayrace, model, data, tmp_path):
+    atoms = ase.io.read(data / "train.xyz", index=":")
+    for each in atoms:
+        del each.calc.results["forces"]
+    ase.io.write(tmp_path / "energies.xyz", atoms, format="extxyz")
+    changes = ("model.preset=tiny", "train.max_epochs=1", "loss.kind=nll_e", "loss.forces=0")
+    options = [part for change in (*changes, f"output={tmp_path}/run") for part in ("-s", change)]
+    assert bayrace("train", tmp_path / "energies.xyz", *options).exit_code == 0
+    shown = bayrace("evaluate", tmp_path / "run" / "model.bayrace", data / "test.xyz").stdout
+    assert "nan: not known, as the training data had no such labels" in shown
+    assert "nan:" not in bayrace("evaluate", model, data / "test.xyz").stdout
+
+
 def test_config_types_have_their_own_rows(bayrace, model, data, tmp_path):
     atoms = ase.io.read(data / "test.xyz", index=":")
     for place, each in enumerate(atoms):

@@ -136,3 +136,17 @@ def test_training_files_that_have_moved(bayrace, model, tmp_path):
 
 def moved_config(potential):
     return {**potential.config, "data": {**potential.config["data"], "train": ["gone.xyz"]}}
+
+
+def test_help_offers_what_can_be_fitted(bayrace: Command) -> None:
+    listed = bayrace("fit", "--help").stdout
+    for name, method in POSTERIORS.all().items():
+        assert (f"  {name} " in listed) is method.fits(), name
+
+
+@pytest.mark.parametrize("kind", ["ensemble", "shallow", "point"])
+def test_what_cannot_be_fitted_is_refused_at_once(kind: str, model: Path, bayrace: Command) -> None:
+    result = bayrace("fit", model, "--posterior", kind)
+    assert result.exit_code == 2
+    assert f"posterior: {kind} cannot be fitted to trained weights" in result.stderr
+    assert "training and" not in result.stdout  # no data were read for that

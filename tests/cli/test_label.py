@@ -31,6 +31,13 @@ def test_labels_by_name(bayrace: Command, data: Path, tmp_path: Path) -> None:
     assert resumed.exit_code == 0, resumed.output
 
 
+def test_one_is_one(bayrace: Command, data: Path, tmp_path: Path) -> None:
+    output = tmp_path / "labelled.xyz"
+    result = bayrace("label", data / "test.xyz@0", "--oracle", "gfn2", "-o", output)
+    assert result.output.startswith("1 structure, GFN2-xTB")
+    assert "1 labelled structure: " in result.output
+
+
 def test_failures_are_reported(bayrace: Command, data: Path, tmp_path: Path) -> None:
     output = tmp_path / "labelled.xyz"
     common = ("label", data / "hot.xyz@:2", "-o", output, "--retries", 0)
@@ -38,7 +45,7 @@ def test_failures_are_reported(bayrace: Command, data: Path, tmp_path: Path) -> 
     assert result.exit_code == 1, result.output
     assert "0 labelled structures" in result.output
     assert "frame 1: tblite.ase:TBLite failed" in result.output
-    assert "2 structures have no label" in result.output
+    assert "no label for 2 structures" in result.output
 
 
 @pytest.mark.parametrize(

@@ -277,3 +277,20 @@ def test_folders_that_cannot_be_say_what_to_do(bayrace, data, output, remedy):
     result = bayrace("train", data / "train.xyz", *QUICK, "-s", f"output={output}")
     assert result.exit_code == 2
     assert remedy in result.stderr
+
+
+def test_what_a_training_begins_with_and_how_well_sigma_is_known(bayrace, data, trained, tmp_path):
+    assert "start  random weights" in (trained / "printed.txt").read_text()
+    changes = ("model.cutoff=4.5", "train.max_epochs=1", "data.valid=1", f"output={tmp_path}/run")
+    options = [part for change in changes for part in ("-s", change)]
+    result = bayrace("train", data / "train.xyz", *options)
+    assert result.exit_code == 0, result.output
+    shown = " ".join(result.stdout.split())
+    assert "start random weights; the pretrained ones are for preset small and molecules" in shown
+    assert "calibrated on 1 validation structure; so few tell its size roughly" in shown
+
+
+def test_a_folder_that_is_no_run_is_named(bayrace, tmp_path):
+    result = bayrace("train", tmp_path)
+    assert result.exit_code == 2
+    assert f"{tmp_path}: a folder without config.yaml" in result.stderr

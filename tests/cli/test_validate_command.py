@@ -1,7 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ase.io
 import numpy as np
+import pytest
+from ase.calculators.singlepoint import SinglePointCalculator
+
+from bayrace.config import make_config
+from bayrace.data.check import problems
+from bayrace.data.embedded import embedded_frames
+from bayrace.workflow.prepare import label_needs
 
 
 def test_a_report_of_good_files(bayrace, data):
@@ -42,6 +51,41 @@ def test_no_forces_anywhere(bayrace, data, tmp_path):
     assert result.exit_code == 1
     assert "none of the 4 frames has a label for forces" in result.stdout
     assert bayrace("validate", tmp_path / "energies.xyz", data / "train.xyz").exit_code == 0
+
+
+def test_no_energies_anywhere(bayrace, data, tmp_path):
+    atoms = ase.io.read(data / "test.xyz", index=":")
+    for each in atoms:
+        del each.calc.results["energy"]
+    ase.io.write(tmp_path / "forces.xyz", atoms, format="extxyz")
+    result = bayrace("validate", tmp_path / "forces.xyz")
+    assert result.exit_code == 1
+    assert "none of the 4 frames has a label for energy" in result.stdout
+    assert bayrace("validate", tmp_path / "forces.xyz", data / "train.xyz").exit_code == 0
+
+
+@pytest.mark.parametrize("label", ["energy", "forces", "stress"])
+def test_the_remedy_for_a_missing_label_is_a_configuration(label):
+    frame = embedded_frames("ethanol-train")[0]
+    needs = dict.fromkeys(("need_energy", "need_forces", "need_stress"), False)
+    (problem,) = problems([replace(frame, **{label: None})], **{**needs, f"need_{label}": True})
+    changes = problem.partition("or train without: ")[2].replace("-s ", "").split()
+    config = make_config({"data": {"train": "data.xyz"}}, changes)
+    assert not label_needs(config.loss)[f"need_{label}"]
+
+
+def test_frames_that_follow_each_other(bayrace, data, tmp_path):
+    atoms = ase.io.read(data / "train.xyz", index=0)
+    slow = []
+    for step in range(100):
+        each = atoms.copy()
+        each.positions[1] += [0.005 * step, 0, 0]
+        each.calc = SinglePointCalculator(each, energy=0.1 * step, forces=atoms.get_forces())
+        slow.append(each)
+    ase.io.write(tmp_path / "slow.xyz", slow, format="extxyz")
+    assert "frames that follow each other" in bayrace("validate", tmp_path / "slow.xyz").stdout
+    rare = bayrace("validate", data / "train.xyz").stdout
+    assert "follow each other" not in rare
 
 
 def test_the_data_of_a_configuration(bayrace, trained):

@@ -144,6 +144,12 @@ def test_the_template_explains_every_key():
         assert any("#" in lines[i] or lines[i - 1].startswith("#") for i in places), key
 
 
+def test_an_unknown_preset_is_the_only_complaint():
+    with pytest.raises(ConfigError) as error:
+        make_config(RAW, ["model.preset=smal"])
+    assert str(error.value).count("model.") == 1
+
+
 def test_an_unknown_preset_has_no_template():
     with pytest.raises(ValueError, match="preset 'big' is unknown; use one of tiny, small"):
         template("big")

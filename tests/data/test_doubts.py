@@ -13,6 +13,7 @@ from bayrace.data.bonds import shortest_distances, stiffnesses
 from bayrace.data.doubts import determined, doubts, reference_doubts, voice
 from bayrace.data.embedded import EMBEDDED, embedded_frames
 from bayrace.data.frame import DataError, split_isolated
+from bayrace.data.succession import succession_doubts, tenth_apart
 from bayrace.data.work import energy_and_work
 
 
@@ -232,3 +233,35 @@ def test_shortest_distances_of_pairs(make_frame):
         forces=None,
     )
     assert shortest_distances([frame]) == pytest.approx({"H-H": 3.5, "H-O": 0.7, "O-O": 3.5})
+
+
+def moving(frames, *, step):
+    """A trajectory through the geometries of some frames, `step` from each to the next."""
+    places = np.stack([frame.positions for frame in frames])
+    times = np.arange(0, len(frames) - 1, step)
+    part = (times % 1)[:, None, None]
+    path = (1 - part) * places[times.astype(int)] + part * places[times.astype(int) + 1]
+    return [replace(frames[0], positions=each, index=place) for place, each in enumerate(path)]
+
+
+@pytest.mark.parametrize("data", ["ethanol", "ammonia"])
+def test_validation_frames_that_follow_training_frames_are_doubted(data, request):
+    frames = request.getfixturevalue(data)
+    train, valid = tenth_apart(moving(frames, step=0.1))
+    (doubt,) = succession_doubts(train, valid)
+    assert "frames that follow each other differ by" in doubt.what
+    assert doubt.where == frames[0].source
+    assert any(
+        "follow each other" in str(each) for each in doubts({"train": train, "valid": valid})
+    )
+
+
+@pytest.mark.parametrize("data", ["ethanol", "ammonia"])
+def test_a_trajectory_of_its_own_or_rare_frames_are_not_doubted(data, request):
+    frames = request.getfixturevalue(data)
+    path = moving(frames, step=0.1)
+    last = len(path) - len(path) // 10
+    assert succession_doubts(path[:last], path[last:]) == []
+    assert succession_doubts(*tenth_apart(frames)) == []
+    others = [replace(frame, source="other.xyz") for frame in path[5::10]]
+    assert succession_doubts(path, others) == []

@@ -87,3 +87,15 @@ def test_unlabelled_split(make_frame):
     found = report({"structures": [bare]})
     assert found.splits[0].energy_per_atom is None
     assert found.splits[0].force is None
+
+
+def test_atoms_alone_are_no_outliers(frames, make_frame):
+    alone = make_frame(
+        numbers=np.array([8]),
+        positions=np.zeros((1, 3)),
+        energy=-100.0,
+        forces=np.zeros((1, 3)),
+        config_type="IsolatedAtom",
+        index=40,
+    )
+    assert report({"train": [*frames, alone]}).outliers == ()

@@ -50,6 +50,49 @@ def test_wrong_uncertainties_are_called_so(make_judged):
     assert "bayrace calibrate" not in after.text
 
 
+def with_sigma(judged, factors):
+    """The same errors of forces, with σ times `factors` and intervals that follow."""
+    forces, std = judged.forces, judged.forces.std * factors
+    end = 1.6448536269514722 * std
+    wide = replace(forces, std=std, low=forces.mean - end, high=forces.mean + end)
+    return replace(judged, forces=wide)
+
+
+@pytest.mark.parametrize(
+    ("most", "few", "says"),
+    [
+        (0.6, 20.0, "too large on average, and yet its 90 % intervals are too narrow"),
+        (2.2, 2.2, "too small on average, and yet its 90 % intervals are too wide"),
+        (1.0, 20.0, "too large on average, but its 90 % intervals are right"),
+        (0.6, 6.0, "right on average, but its 90 % intervals are too narrow"),
+    ],
+)
+def test_coverage_and_average_may_disagree_and_each_says_what_it_says(make_judged, most, few, says):
+    judged = make_judged()
+    error = np.abs(judged.forces.error)
+    rare = np.arange(error.size) % 50 == 0
+    if "too small" in says:  # a few errors far beyond their σ, not a few σ
+        mean = judged.forces.mean + np.where(rare, 40 * judged.forces.error, 0)
+        judged = replace(judged, forces=replace(judged.forces, mean=mean))
+    found = headlines([with_sigma(judged, np.where(rare, few, most))])
+    finding = found[f"σ of the forces of “cold” is {says}."]
+    share = "too few" if "narrow" in says else "too many" if "wide" in says else "as should be"
+    assert f"in their 90 % intervals ({share})" in finding.text
+    assert finding.verdict != "good"
+
+
+def test_sigma_that_hardly_varies_is_not_blamed_for_not_ranking(make_judged):
+    judged = make_judged(count=200)
+    flat = judged.forces.std.mean() * np.random.default_rng(2).uniform(0.8, 1.2, judged.forces.size)
+    error = flat * np.random.default_rng(3).normal(size=flat.size)
+    forces = replace(judged.forces, mean=judged.forces.label + error, std=flat)
+    found = headlines([replace(judged, forces=forces)])["σ varies too little to rank errors."]
+    assert found.verdict == "note"
+    shuffled = np.random.default_rng(4).permutation(judged.forces.std)
+    wrong = replace(judged, forces=replace(judged.forces, std=shuffled))
+    assert headlines([wrong])["σ hardly ranks the errors."].verdict == "caution"
+
+
 def test_energies_and_forces_are_judged_apart(make_judged):
     right, wrong = make_judged(count=200), make_judged(count=200, wrong=3.0)
     found = headlines([replace(right, forces=wrong.forces)])

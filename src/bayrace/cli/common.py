@@ -34,7 +34,7 @@ StressKey = Annotated[
 ]
 
 FAILED, INTERRUPTED = 2, 130
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it exists.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the output if it exists.")]
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -62,12 +62,26 @@ def describe(config: Config, prepared: Prepared, out: Console) -> None:
         f"loss {config.loss.kind}{' with stress' if prepared.lambdas.stress else ''}, "
         f"posterior {config.posterior.kind}"
     )
-    if getattr(prepared.spec, "pretrained", ""):
-        from bayrace.models.race.pretrained import pretrained
+    if isinstance(model, RaceOptions):
+        out.print(f"start  {_start(model.start, getattr(prepared.spec, 'pretrained', ''))}")
+    out.print(f"run    {config.output}")
 
+
+def _start(wanted: str, taken: str) -> str:
+    """Which weights the training begins with, and why where they are random unasked."""
+    from bayrace.data.frame import symbols_of
+    from bayrace.models.race.pretrained import pretrained
+
+    if taken:
         known = pretrained()
-        out.print(
-            f"start  weights pretrained on {known.molecules} small molecules by {known.method} "
+        return (
+            f"weights pretrained on {known.molecules} small molecules by {known.method} "
             "(model.start: random draws them instead)"
         )
-    out.print(f"run    {config.output}")
+    if wanted == "random":
+        return "random weights"
+    elements = symbols_of(pretrained().spec.elements)
+    return (
+        f"random weights; the pretrained ones are for preset small and molecules of {elements} "
+        "and do not suit these data (model.start: pretrained says why)"
+    )

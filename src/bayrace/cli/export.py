@@ -69,7 +69,7 @@ def export(
         from bayrace.deploy import torch_export
 
         names = torch_export.export(potential, first_structure(structure), output)
-    console().print(f"{output}: {', '.join(names)}")
+    console().print(f"{output}: outputs {', '.join(names)}")
 
 
 def first_structure(file: Path | None) -> Frame:

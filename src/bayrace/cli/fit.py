@@ -15,7 +15,8 @@ from bayrace.system.process import tune_process
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("fit", cls=listing("bayrace.posterior:POSTERIORS"))(friendly(fit))
+    posteriors = listing("bayrace.posterior:POSTERIORS", offered=lambda each: each.fits())
+    app.command("fit", cls=posteriors)(friendly(fit))
 
 
 def fit(

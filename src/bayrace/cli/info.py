@@ -113,6 +113,8 @@ def _text(value: object) -> str:
         return f"{value:.6g}"
     if isinstance(value, dict):
         return ", ".join(f"{key} {_text(inner)}" for key, inner in value.items())
+    if value in ("", None):
+        return "none"
     if isinstance(value, list | tuple):
         return ", ".join(_text(inner) for inner in value)
     return str(value)

@@ -110,6 +110,7 @@ def md(
       bayrace md model.bayrace bulk.xyz --temperature 300 --steps 5000 --ensemble npt -o npt.xyz
     """
     del debug
+    from bayrace.data.batch import species_of
     from bayrace.models.noise import noise_spec_of
     from bayrace.potential.potential import Potential
     from bayrace.simulate.dynamics import DynamicsSettings
@@ -133,6 +134,7 @@ def md(
     frame = read_start(start, output, overwrite=overwrite)
     tune_process()
     potential = Potential.load(model, device=device)
+    species_of(frame, potential.elements)  # names the file where it has others
     rule = make_rule(
         potential,
         max_force_error=max_force_error,

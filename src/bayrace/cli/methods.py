@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,10 +19,10 @@ Arguments = Annotated[
 ]
 
 
-def listing(place: str) -> type[TyperCommand]:
+def listing(place: str, *, offered: Callable[[Any], bool] = bool) -> type[TyperCommand]:
     """A command whose help lists the methods of a registry, "module:NAME", for {methods}.
 
-    Files of methods are imported for that, and only for that.
+    Those that are `offered`. Files of methods are imported for that, and only for that.
     """
     module, _, attribute = place.partition(":")
 
@@ -30,7 +31,7 @@ def listing(place: str) -> type[TyperCommand]:
             from bayrace.core.registry import summary
 
             registry: Registry[Any] = getattr(importlib.import_module(module), attribute)
-            methods = registry.all()
+            methods = {name: each for name, each in registry.all().items() if offered(each)}
             width = max(map(len, methods))
             lines = [
                 f"  {name:<{width}}  {escape(summary(method).removesuffix('.'))}"

@@ -108,8 +108,8 @@ def properties(
     """Lattice, stiffness and vibrations of a structure, each value as mean ± σ.
 
     Every member of the posterior relaxes the structure and computes the values by itself; σ is
-    their spread, times the calibration's factor for forces. The potential needs more than one
-    member: an ensemble, LLPR, Laplace, SWAG or IVON.
+    their spread, times the calibration's factor for forces. Every posterior but point has members;
+    those of the default and other closed forms are drawn.
 
     \b
     Examples:

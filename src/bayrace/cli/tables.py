@@ -28,6 +28,7 @@ CAPTION = (
     "predicted σ: root mean square; it equals the RMSE where the uncertainty is right; "
     "–: not modelled"
 )
+_UNKNOWN = ";\nnan: not known, as the training data had no such labels"
 QUALITY_COLUMNS = (
     "quantity",
     "CE",
@@ -66,7 +67,10 @@ _SCORES = {
 def evaluation_table(evaluation: Evaluation) -> Table:
     """Errors of an evaluation, for the terminal."""
     title = f"{evaluation.name}: {evaluation.accuracy.frames} frames"
-    return _table(title, COLUMNS, evaluation_sections(evaluation), caption=CAPTION, texts=2)
+    sections = list(evaluation_sections(evaluation))
+    unknown = any(row[-1] == "nan" for section in sections for row in section)
+    caption = CAPTION + _UNKNOWN * unknown
+    return _table(title, COLUMNS, sections, caption=caption, texts=2)
 
 
 def quality_table(evaluation: Evaluation) -> Table | None:

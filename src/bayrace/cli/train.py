@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bayrace.train.team import Team
     from bayrace.workflow.member import SideBySide
     from bayrace.workflow.train import RunResult
+FEW_VALID = 5  # structures, below which the size of σ is little more than a guess
 
 Override = Annotated[
     list[str] | None,
@@ -288,4 +289,5 @@ def uncertainty(potential: Potential) -> str:
     if calibration is None:
         return what if silent and name == "point" else f"{what}, not calibrated"
     count = calibration.frames
-    return f"{what}, calibrated on {count} validation structure{'' if count == 1 else 's'}"
+    few = "; so few tell its size roughly (data.valid)" if count < FEW_VALID else ""
+    return f"{what}, calibrated on {count} validation structure{'' if count == 1 else 's'}{few}"

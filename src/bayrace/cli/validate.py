@@ -12,15 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bayrace.cli.common import Debug, EnergyKey, ForcesKey, StressKey, console, friendly
+from bayrace.cli.common import Debug, console, friendly
 
 if TYPE_CHECKING:
-    from bayrace.data.check import DataReport
+    from bayrace.data.check import DataReport, LabelNeeds
     from bayrace.data.read import Frame, LabelKeys
     from bayrace.data.summary import Range, SplitReport
 
 PROBLEMS = 1  # exit code
 _SHOWN = 10
+
+
+_KEY_HELP = "Name of the {} in the files; default: that of ASE."
 
 
 def register(app: typer.Typer) -> None:
@@ -33,9 +36,9 @@ def validate(
     config: Annotated[
         Path | None, typer.Option(help="Check the data of this configuration instead.")
     ] = None,
-    energy_key: EnergyKey = None,
-    forces_key: ForcesKey = None,
-    stress_key: StressKey = None,
+    energy_key: Annotated[str | None, typer.Option(help=_KEY_HELP.format("energy"))] = None,
+    forces_key: Annotated[str | None, typer.Option(help=_KEY_HELP.format("forces"))] = None,
+    stress_key: Annotated[str | None, typer.Option(help=_KEY_HELP.format("stress"))] = None,
     everything: Annotated[
         bool, typer.Option("--all", help=f"Show all problems and warnings, not {_SHOWN} of a kind.")
     ] = False,
@@ -57,13 +60,17 @@ def validate(
     from bayrace.data.check import report
     from bayrace.data.doubts import unit_doubts
     from bayrace.data.read import LabelKeys
+    from bayrace.data.succession import succession_doubts, tenth_apart
 
     out = console()
     keys = LabelKeys(energy_key, forces_key, stress_key, None, None)
     splits, found = from_config(config) if config else from_files(files or [], keys)
     most = sys.maxsize if everything else _SHOWN
     print_report(report(splits), out, most=most)
-    for doubt in unit_doubts(splits):
+    succession = [
+        doubt for frames in splits.values() for doubt in succession_doubts(*tenth_apart(frames))
+    ]
+    for doubt in [*unit_doubts(splits), *(succession if files else [])]:
         out.print(f"[yellow]doubt:[/] {escape(str(doubt))}", markup=True)
     print_lines("problem", found, out, most=most, colour="red")
     if found:
@@ -76,7 +83,10 @@ Found = tuple[dict[str, list["Frame"]], list[str]]
 
 def from_files(files: Sequence[str], keys: LabelKeys) -> Found:
     """Frames of each file, and every problem."""
-    return check({file: [file] for file in files}, keys, need_forces=True)
+    from bayrace.config import LossConfig
+    from bayrace.workflow.prepare import label_needs
+
+    return check({file: [file] for file in files}, keys, label_needs(LossConfig()))
 
 
 def from_config(path: Path) -> Found:
@@ -84,15 +94,14 @@ def from_config(path: Path) -> Found:
     from bayrace.config import load_config
     from bayrace.config.build import label_keys
     from bayrace.data.split import split
+    from bayrace.workflow.prepare import label_needs
 
     config = load_config(path)
     data = config.data
     named = {"train": data.train} | {f"test {name}": paths for name, paths in data.test.items()}
     if isinstance(data.valid, tuple):
         named["valid"] = data.valid
-    splits, found = check(
-        named, label_keys(data, config.target), need_forces=config.loss.forces > 0
-    )
+    splits, found = check(named, label_keys(data, config.target), label_needs(config.loss))
     if not isinstance(data.valid, tuple) and len(splits.get("train", [])) > 1:
         splits["train"], splits["valid"] = split(
             splits["train"], valid=data.valid, seed=config.seed
@@ -100,7 +109,7 @@ def from_config(path: Path) -> Found:
     return splits, found
 
 
-def check(named: Mapping[str, Sequence[str]], keys: LabelKeys, *, need_forces: bool) -> Found:
+def check(named: Mapping[str, Sequence[str]], keys: LabelKeys, needs: LabelNeeds) -> Found:
     """Read named sets of files; a set that cannot be read is a problem."""
     from bayrace.data.check import problems
     from bayrace.data.read import DataError, read_frames
@@ -118,7 +127,7 @@ def check(named: Mapping[str, Sequence[str]], keys: LabelKeys, *, need_forces: b
         if not bad:
             splits[name] = frames
     everything = [frame for frames in splits.values() for frame in frames]
-    return splits, found + (problems(everything, need_forces=need_forces) if everything else [])
+    return splits, found + (problems(everything, **needs) if everything else [])
 
 
 def print_lines(

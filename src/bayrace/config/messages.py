@@ -50,8 +50,11 @@ _SYNONYMS = {
 def explain(error: ValidationError, root: type[BaseModel] = Config) -> list[str]:
     """One line for every wrong key, in the order of the configuration, which is a `root`."""
     lines: dict[str, str] = {}
-    for problem in error.errors(include_url=False):
-        key, unknown = _dotted(problem, root)
+    problems = [(*_dotted(each, root), each) for each in error.errors(include_url=False)]
+    unfilled = any(key.rpartition(".")[2] == "preset" for key, _, _ in problems)
+    for key, unknown, problem in problems:
+        if unfilled and problem["type"] == "missing":
+            continue  # the preset, if it were one, would have it
         if key not in lines:
             lines[key] = _unknown(key, root) if unknown else _wrong(key, problem, root)
         elif _reason(key, problem, root) not in lines[key]:  # another member of a union

@@ -167,7 +167,8 @@ class LossConfig(Section):
             if noisy and getattr(self, name) == 0:  # σ² is divided by λ, docs/theory.md, Losses
                 raise ValueError(
                     f"{name} has weight 0, but {self.kind} learns its noise; give it a weight "
-                    "above 0, or choose a kind that does not: mse, or nll_e without forces"
+                    "above 0, or choose a kind that does not: nll_e without forces, mse without "
+                    "energies"
                 )
         return self
 

@@ -54,7 +54,7 @@ class Registry(Generic[M]):
         if (found := self._entries().get(name)) is not None:
             return found
         near = difflib.get_close_matches(name, self.names(), n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.names())}"
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(self.names())}."
         raise ValueError(
             f"{self.what} {name!r} is unknown; {hint} Others come with the package that registers "
             f"them as {self.group}"

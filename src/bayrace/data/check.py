@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypedDict
 
 import numpy as np
 from ase.data import chemical_symbols
@@ -17,6 +18,11 @@ __all__ = ["DataReport", "check_frame", "check_frames", "check_labelled", "probl
 
 _SEARCH = 1.5  # Å; vesin is slow when its cells are much smaller than a bond
 _TOLD = 2  # problems that an error tells whole
+_WITHOUT = {  # a label: the changes of a configuration that does without it
+    "energy": "-s loss.kind=mse -s loss.energy=0",
+    "forces": "-s loss.kind=nll_e -s loss.forces=0",
+    "stress": "-s loss.stress=0 -s loss.stress_noise=false",
+}
 DEGENERATE = 1e-6  # least volume of the unit cell vectors, 1 when they are orthogonal
 
 
@@ -37,6 +43,14 @@ def check_frames(
         elements=elements,
     )
     refuse(found)
+
+
+class LabelNeeds(TypedDict):
+    """Which labels training cannot do without; arguments of `problems`."""
+
+    need_energy: bool
+    need_forces: bool
+    need_stress: bool
 
 
 def check_labelled(frames: Sequence[Frame]) -> None:
@@ -98,7 +112,7 @@ def _absent(frames: Sequence[Frame], name: str) -> str:
     hint = f" (these look like it: {like})" if like else ""
     return (
         f"{', '.join(sources)}: none of the {len(frames)} frames has a label for {name}; "
-        f"set {name}_key to its name in the file{hint}, or set the loss weight of {name} to 0"
+        f"set {name}_key to its name in the file{hint}, or train without: {_WITHOUT[name]}"
     )
 
 

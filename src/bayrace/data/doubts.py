@@ -15,7 +15,8 @@ import numpy as np
 from bayrace.data.frame import ISOLATED_TYPE, DataError, Frame, elements_of, symbols_of
 from bayrace.data.hints import label_hint
 from bayrace.data.reference import composition, element_energies, reference_energy
-from bayrace.data.summary import Duplicate, Outlier, duplicates, outliers
+from bayrace.data.succession import succession_doubts
+from bayrace.data.summary import Duplicate, Outlier, duplicates, outliers, several
 from bayrace.data.unit_doubts import Doubt, file_doubts
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ def doubts(splits: Mapping[str, Sequence[Frame]]) -> list[Doubt]:
         if each.score > OUTLYING[each.quantity]
         and (abs(each.value) > SMALL if each.quantity == "energy" else _source(each) not in strange)
     ]
-    return [*units, *_outlying(outlying), *_repeated(duplicates(splits))]
+    follow = succession_doubts(splits.get("train", ()), splits.get("valid", ()))
+    return [*units, *_outlying(outlying), *_repeated(duplicates(splits)), *follow]
 
 
 def unit_doubts(splits: Mapping[str, Sequence[Frame]]) -> list[Doubt]:
@@ -56,7 +58,7 @@ def unit_doubts(splits: Mapping[str, Sequence[Frame]]) -> list[Doubt]:
         if len(frame.numbers) == 1 and not frame.pbc.any() and frame.config_type != ISOLATED_TYPE
     ]
     found = [
-        doubt for source, each in files.items() for doubt in file_doubts(source, _several(each))
+        doubt for source, each in files.items() for doubt in file_doubts(source, several(each))
     ]
     every = [frame for frames in files.values() for frame in frames]
     empty = [doubt for source, each in files.items() for doubt in _constant(source, each)]
@@ -118,18 +120,13 @@ def _alike(splits: Mapping[str, Sequence[Frame]]) -> dict[str, list[Frame]]:
     """Frames of each set and config_type, where they are enough to tell what is usual."""
     found: dict[str, list[Frame]] = {}
     for name, frames in splits.items():
-        for frame in _several(frames):
+        for frame in frames:
             found.setdefault(f"{name}, {frame.config_type}", []).append(frame)
     return {name: frames for name, frames in found.items() if len(frames) >= _FEW}
 
 
 def _source(outlier: Outlier) -> str:
     return outlier.frame.rpartition(", ")[0]
-
-
-def _several(frames: Sequence[Frame]) -> list[Frame]:
-    """Frames that are no single atoms."""
-    return [frame for frame in frames if len(frame.numbers) > 1 or frame.pbc.any()]
 
 
 def _outlying(found: Sequence[Outlier]) -> list[Doubt]:
@@ -178,16 +175,16 @@ def _unmarked(frames: Sequence[Frame]) -> list[Doubt]:
 
 def _constant(source: str, frames: Sequence[Frame]) -> list[Doubt]:
     """Labels that are all the same though the structures are not, as programs write for missing."""
-    several = _several(frames)
-    positions = {frame.positions.tobytes() for frame in several}
+    joined = several(frames)
+    positions = {frame.positions.tobytes() for frame in joined}
     if len(positions) < _FEW:
         return []
     found = []
-    free = [frame for frame in several if len(frame.numbers) > 1]  # alone in a cell, none is pulled
+    free = [frame for frame in joined if len(frame.numbers) > 1]  # alone in a cell, none is pulled
     forces = [frame.forces for frame in free if frame.forces is not None]
     if forces and not any(each.any() for each in forces):
         found.append("all forces are 0")
-    energies = [frame.energy for frame in several if frame.energy is not None]
+    energies = [frame.energy for frame in joined if frame.energy is not None]
     if len(energies) >= _FEW and len(set(energies)) == 1:
         found.append(f"all energies are {energies[0]:g} eV")
     remedy = "check what wrote the file, and the keys of the labels"
@@ -196,7 +193,7 @@ def _constant(source: str, frames: Sequence[Frame]) -> list[Doubt]:
 
 def _scattered(source: str, frames: Sequence[Frame]) -> list[Doubt]:
     """Energies that differ by more than chemistry does, whatever atoms cost."""
-    known = [frame for frame in _several(frames) if frame.energy is not None]
+    known = [frame for frame in several(frames) if frame.energy is not None]
     if len(known) < _FEW:
         return []
     energies, elements = np.array([frame.energy for frame in known]), elements_of(known)

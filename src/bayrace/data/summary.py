@@ -93,8 +93,14 @@ def report(splits: Mapping[str, Sequence[Frame]]) -> DataReport:
 
 
 def outliers(splits: Mapping[str, Sequence[Frame]]) -> list[Outlier]:
-    """Frames whose energy or forces stand far from the others."""
-    return _energy_outliers(splits) + _force_outliers(splits)
+    """Frames whose energy or forces stand far from the others; atoms alone are no such frames."""
+    together = {name: several(frames) for name, frames in splits.items()}
+    return _energy_outliers(together) + _force_outliers(together)
+
+
+def several(frames: Sequence[Frame]) -> list[Frame]:
+    """Frames that are no single atoms."""
+    return [frame for frame in frames if len(frame.numbers) > 1 or frame.pbc.any()]
 
 
 def duplicates(splits: Mapping[str, Sequence[Frame]]) -> list[Duplicate]:

@@ -84,10 +84,12 @@ class PosteriorMethod:
 
     def fit(self, task: FitTask) -> Fitted:  # noqa: ARG002
         """Fit it to trained weights and data."""
-        raise ValueError(
-            f"posterior: {self.name} cannot be fitted to trained weights; use distance, llpr, "
-            "laplace, swag or ivon, or train an ensemble with `bayrace train --members 5`"
-        )
+        raise unfitted(self.name)
+
+    @classmethod
+    def fits(cls) -> bool:
+        """Whether it can be fitted to weights that were trained without it."""
+        return cls.fit is not PosteriorMethod.fit and cls.loss is None
 
     def recorder(self, folder: Path) -> Recorder | None:  # noqa: ARG002 - most need none
         """What has to hear of the training itself; None: nothing."""
@@ -107,3 +109,11 @@ class PosteriorMethod:
     def examples(cls) -> Mapping[str, Example]:
         """Posteriors for the conformance suite by labels that begin with the name."""
         return {}
+
+
+def unfitted(name: str) -> ValueError:
+    """What is said where trained weights are no use to a method."""
+    return ValueError(
+        f"posterior: {name} cannot be fitted to trained weights; use distance, llpr, "
+        "laplace, swag or ivon, or train an ensemble with `bayrace train --members 5`"
+    )

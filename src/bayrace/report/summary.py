@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from bayrace.calibrate.seen import PURPOSES
-from bayrace.evaluate.judged import LEVEL, Judged, Quantity
+from bayrace.evaluate.judged import Array, Judged, Quantity
 from bayrace.evaluate.metrics.scoring import rank_correlation
 from bayrace.report.document import Figure, Finding, Verdict, short
+from bayrace.report.honesty import FEW, honesty, judge
 from bayrace.report.panels.accuracy import MILLI
 from bayrace.report.panels.ood import DRAWN, Detection
 from bayrace.report.tables import score_name
 
-TOLERATED = 0.04  # of coverage, beyond what chance explains
-TOLERATED_RATIO = 1.2  # of RMSE and σ, likewise
+RANKS = 0.3  # rank correlation from which σ is said to rank errors
 FINE, ROUGH = 0.1, 0.25  # force error over force, up to which a potential is usable, with care
-FEW = 30  # structures, below which percentages mean little
 
 
 def findings(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Finding]:
@@ -30,7 +27,7 @@ def findings(sets: Sequence[Judged], found: Sequence[Detection]) -> list[Finding
         *_seen(sets),
         *_verdict(sets),
         *(_accuracy(each) for each in known),
-        *_honesty(sets),
+        *honesty(sets),
         *_ranking(known),
         *_detection(sets, found),
         *_blind(sets),
@@ -77,7 +74,7 @@ def _verdict(sets: Sequence[Judged]) -> Iterator[Finding]:
         if rms == 0.0:
             continue
         share = each.forces.rmse / rms
-        blind = each.forces.uncertain and _coverage("forces", each.forces).state == "too small"
+        blind = each.forces.uncertain and judge("forces", each.forces).blind
         state = "not" if share > ROUGH else "with care" if share > FINE or blind else "usable"
         names[state].append(f"“{each.name}”")
         errors.append(f"{short(100 * share, 2)} % on “{each.name}”")
@@ -134,66 +131,6 @@ def _accuracy(each: Judged) -> Finding:
     return Finding("note", "Typical errors.", text)
 
 
-def _honesty(sets: Sequence[Judged]) -> Iterator[Finding]:
-    """One sentence for each set, or two where σ of energies and forces err differently."""
-    for each in sets:
-        states: dict[str, list[Coverage]] = {}
-        name = "energies" if each.target.is_energy else f"{each.target.name} values"
-        for title, quantity in ((name, each.energy), ("forces", each.forces)):
-            if quantity.uncertain:
-                judged = _coverage(title, quantity)
-                states.setdefault(judged.state, []).append(judged)
-        for state, found in states.items():
-            yield _honest(each, state, found)
-
-
-@dataclass(frozen=True)
-class Coverage:
-    """How one quantity's σ compares with its errors."""
-
-    title: str
-    inside: float  # share of references in their 90 % interval
-    ratio: float  # RMSE over σ
-    state: Literal["honest", "too small", "too large"]
-
-
-def _coverage(title: str, quantity: Quantity) -> Coverage:
-    """Judge coverage against chance; components of one structure's forces are not independent."""
-    inside = float(np.mean(quantity.inside))
-    structures = np.unique(quantity.frame).size
-    slack = TOLERATED + 2 * math.sqrt(LEVEL * (1 - LEVEL) / structures)
-    factor = TOLERATED_RATIO + 2 / math.sqrt(2 * structures)
-    ratio = quantity.rmse / float(np.sqrt(np.mean(quantity.std**2)))
-    if inside < LEVEL - slack or ratio >= factor:
-        return Coverage(title, inside, ratio, "too small")
-    if inside > LEVEL + slack or ratio <= 1 / factor:
-        return Coverage(title, inside, ratio, "too large")
-    return Coverage(title, inside, ratio, "honest")
-
-
-def _honest(each: Judged, state: str, found: Sequence[Coverage]) -> Finding:
-    titles = " and ".join(one.title for one in found)
-    headline = f"σ of the {titles} of “{each.name}” is {state}."
-    inside = " and ".join(f"{100 * one.inside:.3g} % of the {one.title}" for one in found)
-    ratios = " and ".join(short(one.ratio) for one in found)
-    text = f"{inside} are in their 90 % intervals; the RMSE is {ratios} times the predicted σ."
-    if state == "honest":
-        return Finding("good", headline, text)
-    if state == "too large":
-        advice = " Recalibrating (bayrace calibrate) makes the intervals narrower."
-        plain = each.role == "ood" or each.recalibrated
-        return Finding("caution", headline, text if plain else text + advice)
-    severe = any(one.inside < 0.7 or one.ratio > 2 for one in found)
-    advice = (
-        " Do not trust σ there; add such structures to the training data."
-        if each.role == "ood"
-        else " The recalibration was fitted to easier structures."
-        if each.recalibrated
-        else " Recalibrate on validation data: bayrace calibrate."
-    )
-    return Finding("bad" if severe else "caution", headline, text + advice)
-
-
 def _ranking(known: Sequence[Judged]) -> Iterator[Finding]:
     for each in known:
         quantity = each.forces if each.forces.uncertain else each.energy
@@ -206,11 +143,20 @@ def _ranking(known: Sequence[Judged]) -> Iterator[Finding]:
         text = (
             f"The rank correlation of |error| and σ is {correlation:.2f} ({what} of “{each.name}”)."
         )
-        if correlation >= 0.3:
+        best = rank_correlation(_drawn_errors(quantity), quantity.std)
+        if correlation >= RANKS:
             yield Finding("good", "σ tells large errors from small ones.", text)
+        elif best < RANKS and correlation >= best / 2:
+            hint = f" Perfect σ that vary as little would have {best:.2f}: errors are much alike."
+            yield Finding("note", "σ varies too little to rank errors.", text + hint)
         else:
             hint = " σ says little about which prediction is worse."
             yield Finding("caution", "σ hardly ranks the errors.", text + hint)
+
+
+def _drawn_errors(quantity: Quantity) -> Array:
+    """Errors as they would be if σ were perfect."""
+    return quantity.std * np.random.default_rng(0).normal(size=quantity.std.shape)
 
 
 def _detection(sets: Sequence[Judged], found: Sequence[Detection]) -> Iterator[Finding]:

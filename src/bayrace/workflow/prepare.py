@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from bayrace.config import Config, ConfigError
+from bayrace.config import Config, ConfigError, LossConfig
 from bayrace.config.build import label_keys, lambdas, model_spec, train_settings
-from bayrace.data.check import check_frames, check_labelled
+from bayrace.data.check import LabelNeeds, check_frames, check_labelled
 from bayrace.data.dataset import Dataset
 from bayrace.data.disk import DiskDataset
 from bayrace.data.doubts import doubts, reference_doubts, voice
@@ -78,6 +78,15 @@ def with_network(
     return Prepared(splits, training, valid, weights, spec, model, stream)
 
 
+def label_needs(loss: LossConfig) -> LabelNeeds:
+    """The labels that some training structure must have."""
+    return LabelNeeds(
+        need_energy=loss.energy > 0,
+        need_forces=loss.forces > 0,
+        need_stress=loss.stress_noise or loss.stress not in ("auto", 0),
+    )
+
+
 def read_splits(config: Config) -> Splits:
     """Read the files of a run and split off the validation set where no file is given."""
     data, keys = config.data, label_keys(config.data, config.target)
@@ -93,9 +102,7 @@ def read_splits(config: Config) -> Splits:
     frames, isolated = read(data.train) if parts is None else split_isolated(parts.sample)
     check_frames(
         frames,
-        need_energy=config.loss.energy > 0,
-        need_forces=config.loss.forces > 0,
-        need_stress=config.loss.stress_noise or config.loss.stress not in ("auto", 0),
+        **label_needs(config.loss),
     )
     if isinstance(data.valid, tuple):
         training, valid = frames, read(data.valid)[0]

@@ -16,7 +16,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bayrace.config import Config, load_config, make_config
+from bayrace.config import Config, ConfigError, load_config, make_config
+from bayrace.posterior import POSTERIORS
+from bayrace.posterior.method import unfitted
 from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential
 from bayrace.train.callbacks import Callbacks
@@ -90,6 +92,11 @@ def configuration(source: str | Path | Mapping[str, Any], overrides: Iterable[st
         return load_config(path, overrides)
     if path.is_dir() and (path / CONFIG).is_file():
         return load_config(path / CONFIG, [*overrides, f"output={source}"])
+    if path.is_dir() and not path.suffix:
+        raise ConfigError(
+            f"{source}: a folder without {CONFIG}; name the folder of a run, a configuration "
+            f"(.yaml) or data, such as '{source}/*.xyz'"
+        )
     name = path.name.split("@")[0].split(".")[0].strip("*?") or "bayrace"
     raw = {"data": {"train": str(source)}, "output": f"runs/{name}"}
     return make_config(raw, overrides, source=str(source))
@@ -97,6 +104,8 @@ def configuration(source: str | Path | Mapping[str, Any], overrides: Iterable[st
 
 def posterior_config(potential: Potential, kind: str, overrides: Iterable[str]) -> Config:
     """The configuration the potential was trained with, but for its posterior."""
+    if kind in POSTERIORS and not POSTERIORS.find(kind).fits():
+        raise unfitted(kind)
     raw = dict(potential.config)
     section = raw.get("posterior", {})
     raw["posterior"] = {**(section if isinstance(section, dict) else {}), "kind": kind}
