@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from bayrace.data.embedded import embedded_frames
 from bayrace.data.frame import DataError
 from bayrace.data.split import (
     fingerprint,
@@ -33,6 +36,37 @@ def test_split_is_a_seeded_partition(frames):
     assert indices(train) == sorted(indices(train))
     assert indices(split(frames, valid=5, seed=3)[1]) == indices(valid)
     assert indices(split(frames, valid=5, seed=4)[1]) != indices(valid)
+
+
+@pytest.mark.parametrize(("count", "stretches"), [(4, 1), (25, 2), (50, 5), (90, 5)])
+def test_stretches_of_frames_that_follow_each_other(make_frame, count, stretches):
+    frames = [make_frame(energy=-float(index), index=index) for index in range(200)]
+    train, valid = split(frames, valid=count, seed=1, drawn="stretches")
+    assert sorted(indices(train) + indices(valid)) == list(range(200))
+    assert len(valid) == count
+    ends = np.flatnonzero(np.diff(indices(valid)) > 1)
+    assert len(ends) + 1 <= stretches  # two may meet
+    assert indices(valid) == indices(split(frames, valid=count, seed=1, drawn="stretches")[1])
+    assert indices(valid) != indices(split(frames, valid=count, seed=2, drawn="stretches")[1])
+
+
+def test_stretches_are_drawn_where_single_frames_would_be_copies(caplog):
+    ethanol = embedded_frames("ethanol-train")[:40]
+    places = np.linspace(0, 1, 200)[:, None, None] * (ethanol[1].positions - ethanol[0].positions)
+    path = [
+        replace(ethanol[0], positions=ethanol[0].positions + each, index=place)
+        for place, each in enumerate(places)
+    ]
+    with caplog.at_level("INFO", "bayrace"):
+        parts = split(path, valid=50, seed=0, drawn="auto")
+    assert [indices(each) for each in parts] == [
+        indices(each) for each in split(path, valid=50, seed=0, drawn="stretches")
+    ]
+    assert "5 stretches" in caplog.text
+    rare = split(ethanol, valid=10, seed=0, drawn="auto")
+    assert [indices(each) for each in rare] == [
+        indices(each) for each in split(ethanol, valid=10, seed=0)
+    ]
 
 
 @pytest.mark.parametrize(("valid", "count"), [(0, 0), (0.1, 2), (0.001, 1), (19, 19), (4.0, 4)])

@@ -93,8 +93,7 @@ def from_config(path: Path) -> Found:
     """Frames of each split of a configuration, and every problem."""
     from bayrace.config import load_config
     from bayrace.config.build import label_keys
-    from bayrace.data.split import split
-    from bayrace.workflow.prepare import label_needs
+    from bayrace.workflow.prepare import drawn, label_needs
 
     config = load_config(path)
     data = config.data
@@ -103,9 +102,8 @@ def from_config(path: Path) -> Found:
         named["valid"] = data.valid
     splits, found = check(named, label_keys(data, config.target), label_needs(config.loss))
     if not isinstance(data.valid, tuple) and len(splits.get("train", [])) > 1:
-        splits["train"], splits["valid"] = split(
-            splits["train"], valid=data.valid, seed=config.seed
-        )
+        parts = drawn(splits["train"], config, valid=data.valid)
+        splits["train"], splits["valid"] = parts
     return splits, found
 
 

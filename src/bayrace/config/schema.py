@@ -26,6 +26,7 @@ from bayrace.config.model import ModelConfig
 from bayrace.config.presets import fill_run
 from bayrace.config.section import Section
 from bayrace.config.target import TargetConfig, named_target
+from bayrace.data.split import Drawn
 from bayrace.posterior import POSTERIORS
 from bayrace.train.monitors import Monitor
 from bayrace.train.settings import Rehearsal
@@ -48,6 +49,11 @@ class DataConfig(Section):
     valid: Validation = Field(
         default=0.1,
         description="Validation: file(s), a fraction of the training data, or a count of it.",
+    )
+    split: Drawn = Field(
+        default="auto",
+        description="What a drawn validation set consists of: single frames, stretches of frames "
+        "that follow each other, or auto: stretches where single ones have copies in training.",
     )
     split_seed: int | None = Field(
         default=None,

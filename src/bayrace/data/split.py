@@ -1,28 +1,72 @@
-"""Seeded splits, and fingerprints that tell whether two sets share frames."""
+"""Seeded splits, and fingerprints that tell whether two sets share frames.
+
+Single frames of a trajectory, drawn at random, are almost copies of the training frames beside
+them. Errors on them are too small, and so is a σ that is scaled by these. Whole stretches of the
+trajectory are not, but for their ends.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from bayrace.data.frame import DataError, Frame
+from bayrace.data.succession import succession_doubts
+
+logger = logging.getLogger(__name__)
+
+Drawn = Literal["auto", "frames", "stretches"]
+_STRETCHES = 5  # at most
+_LENGTH = 10  # frames of a stretch, at least where there are so many
 
 
 def split(
-    frames: Sequence[Frame], *, valid: int | float, seed: int
+    frames: Sequence[Frame], *, valid: int | float, seed: int, drawn: Drawn = "frames"
 ) -> tuple[list[Frame], list[Frame]]:
     """Draw a validation set: `valid` is a number of frames, or a fraction when a float below 1.
 
-    Depends on the seed and the number of frames only; both parts keep the order of the files.
+    Single frames, or stretches of frames that follow each other; `auto` takes stretches where
+    single frames would be almost copies of training frames, and says so. Both parts keep the order
+    of the files.
     """
     count = _valid_count(len(frames), valid)
-    drawn = np.random.default_rng(seed).permutation(len(frames))[:count]
-    chosen = set(drawn.tolist())
-    train = [frame for place, frame in enumerate(frames) if place not in chosen]
-    return train, [frames[place] for place in sorted(chosen)]
+    random = np.random.default_rng(seed)
+    parts = _parted(frames, random.permutation(len(frames))[:count].tolist())
+    if drawn == "frames" or (drawn == "auto" and not succession_doubts(*parts)):
+        return parts
+    stretches = _stretches(len(frames), count, random)
+    if drawn == "auto":
+        logger.info(
+            "training frames that follow each other are almost alike: validation frames are %d "
+            "stretch%s of them; data.split=frames draws single ones, whose errors are too small",
+            len(stretches),
+            "" if len(stretches) == 1 else "es",
+        )
+    return _parted(frames, [place for stretch in stretches for place in stretch])
+
+
+def _parted(frames: Sequence[Frame], places: Iterable[int]) -> tuple[list[Frame], list[Frame]]:
+    """All others, and those at these places."""
+    chosen = set(places)
+    others = [frame for place, frame in enumerate(frames) if place not in chosen]
+    return others, [frames[place] for place in sorted(chosen)]
+
+
+def _stretches(total: int, count: int, random: np.random.Generator) -> list[range]:
+    """`count` places, in stretches of which each part of the data has one."""
+    parts = max(1, min(_STRETCHES, count // _LENGTH))
+    first = np.linspace(0, total, parts + 1).astype(int)
+    lengths = np.diff(np.linspace(0, count, parts + 1).astype(int))
+    found = []
+    for start, end, length in zip(first[:-1], first[1:], lengths, strict=True):
+        begin = int(random.integers(start, end - length + 1))
+        found.append(range(begin, begin + int(length)))
+    return found
 
 
 def fingerprint(frames: Iterable[Frame]) -> str:

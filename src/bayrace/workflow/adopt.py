@@ -28,7 +28,7 @@ from bayrace.core.protocols import ModelSpec
 from bayrace.data.dataset import Dataset, edge_batches
 from bayrace.data.distances import Distances
 from bayrace.data.frame import Frame, elements_of, symbols_of
-from bayrace.data.split import fingerprint, split
+from bayrace.data.split import fingerprint
 from bayrace.models import model_names, spec_class
 from bayrace.models.foreign import ForeignSpec
 from bayrace.models.module import ModuleModel, check_linear
@@ -42,6 +42,7 @@ from bayrace.train.callbacks import Callbacks
 from bayrace.workflow.calibrate import calibrated
 from bayrace.workflow.fit import Splits, posterior_method
 from bayrace.workflow.growth import error_growth
+from bayrace.workflow.prepare import drawn
 from bayrace.workflow.train import read_splits, seen_frames
 
 Shift = Literal["auto", "fit", "none"]
@@ -221,7 +222,7 @@ class _Network:
     ) -> Potential:
         """The potential whose posterior is fitted to these data, not calibrated."""
         config = self.config
-        near, held = split(whole.frames, valid=_HELD_OUT, seed=config.seed)
+        near, held = drawn(whole.frames, config, valid=_HELD_OUT)
         weights = Lambdas(1.0, 1.0, 1.0)  # there is no noise that they would correct
         task = FitTask(
             self.model,

@@ -110,10 +110,18 @@ def read_splits(config: Config) -> Splits:
         training, valid = frames, split_isolated(parts.valid)[0]
         check_frames(valid, need_forces=False)
     else:
-        seed = config.seed if data.split_seed is None else data.split_seed
-        training, valid = split(frames, valid=data.valid, seed=seed)
+        training, valid = drawn(frames, config, valid=data.valid)
     test = {name: read(paths)[0] for name, paths in data.test.items()}
     return Splits(training, valid, test, isolated, None if parts is None else parts.disk)
+
+
+def drawn(
+    frames: Sequence[Frame], config: Config, *, valid: int | float
+) -> tuple[list[Frame], list[Frame]]:
+    """Training and validation structures, as the configuration says to part them."""
+    data = config.data
+    seed = config.seed if data.split_seed is None else data.split_seed
+    return split(frames, valid=valid, seed=seed, drawn=data.split)
 
 
 def _references(config: Config, splits: Splits) -> dict[int, float]:
