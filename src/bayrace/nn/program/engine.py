@@ -32,7 +32,7 @@ from bayrace.nn.sources import source_text
 
 Integers = NDArray[np.int64]
 
-_SETTING = {"send", "send_tangent", "geometry", "geometry_back", "geometry_tangent", "turn"}
+_SETTING = {"gate", "geometry", "geometry_back", "geometry_tangent", "send", "send_tangent", "turn"}
 _ALIGN = 16  # numbers: a line of the cache in single precision
 
 
