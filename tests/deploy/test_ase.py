@@ -170,6 +170,7 @@ def test_supercell_is_a_multiple(metal: Atoms) -> None:
 
 
 def test_skin_changes_nothing_but_speed(metal: Atoms, potential: Potential) -> None:
+    metal.calc = Calculator(potential, skin=0.5)  # some steps search, most do not
     heated(metal, 600.0)
     compared: list[float] = []
 

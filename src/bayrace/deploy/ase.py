@@ -16,7 +16,7 @@ from ase.outputs import Properties, all_outputs
 
 from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.deploy.spreads import KINDS, spreads
-from bayrace.deploy.verlet import Geometry, VerletList
+from bayrace.deploy.verlet import SKIN, Geometry, VerletList
 from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
@@ -59,7 +59,7 @@ class Calculator(AseCalculator):
         *,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype | None = None,
-        skin: float = 0.5,
+        skin: float = SKIN,
         uncertainty: bool | Literal["energy"] = True,
         **keywords: Any,
     ) -> None:
