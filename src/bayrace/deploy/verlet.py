@@ -29,8 +29,8 @@ from bayrace.nn.pairs import Followed, Start, select_pairs, widest
 Array = NDArray[np.float64]
 
 SKIN = 1.0
-"""Å, the usual one. Light atoms move half of it in dozens of steps; a search costs a small system as
-much as two steps, and to follow a pair costs next to nothing."""
+"""Å, the usual one. Light atoms move half of it in dozens of steps; a search costs as much as two
+steps of a small system, and to follow a pair costs next to nothing."""
 
 
 @dataclass(frozen=True, eq=False)

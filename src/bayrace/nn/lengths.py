@@ -96,11 +96,12 @@ def load(real: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
     assert dtype == torch.float64  # of the sums
     source = source_text("lengths.c")
     library = build(source, {"REAL": real, "LANES": str(lanes)})
-    whole, pointer, number = ctypes.c_long, ctypes.c_void_p, ctypes.c_double
+    whole: Any = ctypes.c_long
+    pointer: Any = ctypes.c_void_p
     library.lengths.argtypes = [whole, pointer, whole, whole, *[pointer] * 4]
     library.grow.argtypes = [
         *(whole, pointer, whole, pointer, whole, pointer, pointer, whole, pointer),
-        *(whole, pointer, pointer, number, number, *[pointer] * 5),
+        *(whole, pointer, pointer, *[ctypes.c_double] * 2, *[pointer] * 5),
     ]
     library.lengths.restype = library.grow.restype = None
     return {"lengths": library.lengths, "grow": library.grow}
