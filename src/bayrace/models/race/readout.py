@@ -85,7 +85,7 @@ def heads_from(
     shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
     copies = len(batch.species_counts) // len(spec.shift)
     shift = shift if copies == 1 else shift.repeat(copies)  # repeat is slow
-    per_atom = total[:, 0].double() * spec.scale + shift[batch.species]
+    per_atom = torch.add(shift[batch.species], total[:, 0], alpha=spec.scale)
     if known is not None:
         per_atom = per_atom + known
     per_atom, share = pool(spec, per_atom, vectors, batch)
