@@ -28,7 +28,7 @@ from bayrace.nn.pairs import Followed, Start, select_pairs, widest
 
 Array = NDArray[np.float64]
 
-SKIN = 1.0
+SKIN = 1.5
 """Å, the usual one. Light atoms move half of it in dozens of steps; a search costs as much as two
 steps of a small system, and to follow a pair costs next to nothing."""
 
