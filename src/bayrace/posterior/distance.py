@@ -41,10 +41,7 @@ from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.nn.lengths import Lengths
 from bayrace.posterior.example import STEP, last_layer
-from bayrace.posterior.gaussian.last_layer import (
-    LastLayer,
-    last_layer_places,
-)
+from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
 from bayrace.posterior.growth import Growth
 from bayrace.posterior.held_out import HeldOut, held_out
 from bayrace.posterior.latent import (

@@ -94,6 +94,22 @@ def test_compiled_networks_need_no_copies_of_edges(changes: dict[str, Any]) -> N
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+def test_some_members_are_not_taken_for_all() -> None:
+    """Slices of stacked weights begin at the same address, and their matrices are kept."""
+    spec = small_spec(ELEMENTS, noise=NOISE, radial_knots=16)
+    model = Race(spec, kernel="fused")
+    members, batch = folded(model, 4), graph_of(model, random_frame(ELEMENTS, 7, seed=1))
+    with torch.no_grad():
+        alone = [
+            evaluate(model, {name: value[m] for name, value in members.items()}, batch).forces
+            for m in range(4)
+        ]
+        for count in (4, 2, 3):
+            some = {name: value[:count] for name, value in members.items()}
+            found = evaluate(model, some, repeated(batch, count, edges=False)).forces
+            torch.testing.assert_close(found, torch.cat(alone[:count]), rtol=1e-12, atol=1e-12)
+
+
 def test_networks_without_splines_are_not_taken() -> None:
     model = Race(small_spec(ELEMENTS, radial_knots=0))
     assert not model.side_by_side(folded(model, 2))

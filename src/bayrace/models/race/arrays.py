@@ -22,9 +22,12 @@ class Prepared:
     table: Integers  # a program's, with their addresses
 
 
-def identity(weights: Iterable[Tensor]) -> tuple[int, ...] | None:
-    """What changes with the numbers of weights that are held; None where that cannot be told."""
-    key: list[int] = []
+def identity(weights: Iterable[Tensor], members: int) -> tuple[int, ...] | None:
+    """What changes with the numbers of weights that are held; None where that cannot be told.
+
+    Some of several members begin where all of them do.
+    """
+    key = [members]
     try:
         for each in weights:
             if not each.is_contiguous():

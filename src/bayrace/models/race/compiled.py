@@ -167,7 +167,7 @@ class _Written:
     def _prepared(self, params: Params, members: int) -> Prepared:
         """Weights and transposed matrices; of weights that stay as they are, those of before."""
         given = tuple(params[name] for name in self.params)
-        key = None if self.gradients else identity(given)  # those that learn do not stay
+        key = None if self.gradients else identity(given, members)  # those that learn do not stay
         for known in self.kept:
             if key is not None and known.key == key:
                 return known
