@@ -36,12 +36,13 @@ from bayrace.nn import (
 )
 from bayrace.nn.kernels import DTYPES, ready
 from bayrace.nn.program import engine
+from bayrace.predict import single
 
 SIZES = ("tiny", "small", "medium")
 NOT_SPEC = ("normalise", "dtype", "short_range", "preset")  # of a preset
 USERS = (
     *(engine, exponentials, lammps_memory, lengths, mixing),
-    *(newton_schulz, pairs, passes, products, splines),
+    *(newton_schulz, pairs, passes, products, single, splines),
 )  # of `build`
 
 
@@ -77,6 +78,7 @@ def build_all(level: str, folder: Path) -> None:
     for dtype in (torch.float32, torch.float64):  # the latter for eigenvalues
         exponentials.load("", dtype, 0)
         pairs.load(DTYPES[dtype], dtype, 0)
+        single.load(DTYPES[dtype], torch.float64, 0)
         ready(lengths.load, DTYPES[dtype], torch.float64, lengths.CHANNELS)
     assert newton_schulz.available(torch.empty(0))
     assert lammps_memory.compiled()

@@ -169,7 +169,26 @@ def test_supercell_is_a_multiple(metal: Atoms) -> None:
     assert large.get_potential_energy() == pytest.approx(4 * metal.get_potential_energy())
 
 
+def test_its_copy_of_the_atoms_follows_them(metal: Atoms) -> None:
+    """Moved atoms are written into the copy; whatever else changes makes a new one."""
+    metal.get_forces()
+    copy = metal.calc.atoms
+    assert copy is not metal
+    metal.rattle(0.05, seed=1)
+    assert not metal.calc.calculation_required(copy, ["forces"])
+    moved = metal.get_forces()
+    assert metal.calc.atoms is copy
+    np.testing.assert_array_equal(copy.positions, metal.positions)
+    metal.set_cell(metal.cell * 1.01)
+    assert not np.allclose(metal.get_forces(), moved)
+    assert metal.calc.atoms is not copy
+    np.testing.assert_array_equal(metal.calc.atoms.cell.array, metal.cell.array)
+    fewer = metal[:-1]
+    assert len(metal.calc.get_forces(fewer)) == len(metal.calc.atoms) == len(metal) - 1
+
+
 def test_skin_changes_nothing_but_speed(metal: Atoms, potential: Potential) -> None:
+    metal.calc = Calculator(potential, skin=0.5)  # some steps search, most do not
     heated(metal, 600.0)
     compared: list[float] = []
 

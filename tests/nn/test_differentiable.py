@@ -188,7 +188,7 @@ def test_members_and_transforms(watch: Any) -> None:
 
 def test_network_leaves_weights_out(watch: Any) -> None:
     """Forces of a network of operators: no gradient of a weight before the loss asks."""
-    spec = small_spec((1, 8), radial_knots=16, self_contraction=True, gate=True)
+    spec = small_spec((1, 8), radial_knots=16, self_contraction=True, pair_radial=True)
     model = Race(spec, kernel="fused")
     batch = graph_of(model, random_frame((1, 8), 6, seed=1))
     params = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -243,3 +244,17 @@ def noisy(frame: Frame, model: Race, params: Params) -> Frame:
         energy=float(outputs.energy) + float(own.energy.sqrt()) * float(normal[0, 0, 0]),
         forces=forces[batch.file_order].numpy(),
     )
+
+
+def test_predictions_have_what_is_left_of_the_noise(make_potential: Callable[..., Any]) -> None:
+    """Half of the variance of energies, twice that of stresses, and nothing of the forces'."""
+    point = make_potential(elements=ELEMENTS)
+    made = DistanceOptions.examples()["distance"](point.model, point.posterior.params)
+    left = {"energy": 0.5, "forces": 0.0, "stress": 2.0}
+    scaled = replace(point, posterior=replace(made, noise=left))
+    chosen = frames(2, cell=CELL)
+    found, bare = (each.predict(chosen, stress=True) for each in (scaled, point))
+    for name, factor in left.items():
+        own, whole = getattr(found, name).aleatoric, getattr(bare, name).aleatoric
+        assert bool((whole != 0).any())
+        torch.testing.assert_close(own, factor * whole, rtol=1e-12, atol=0)

@@ -16,7 +16,7 @@ from ase.outputs import Properties, all_outputs
 
 from bayrace.core.prediction import Prediction, Uncertain
 from bayrace.deploy.spreads import KINDS, spreads
-from bayrace.deploy.verlet import Geometry, VerletList
+from bayrace.deploy.verlet import SKIN, Geometry, VerletList
 from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential, refuse_property
 from bayrace.predict.predict import Uncertainty
@@ -59,12 +59,13 @@ class Calculator(AseCalculator):
         *,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype | None = None,
-        skin: float = 0.5,
+        skin: float = SKIN,
         uncertainty: bool | Literal["energy"] = True,
         **keywords: Any,
     ) -> None:
         super().__init__(**keywords)  # type: ignore[no-untyped-call]
         self._lock = RLock()
+        self._before: Atoms | None = None  # while a property is asked for: the last structure
         self.potential = opened(potential, device=device, dtype=dtype)
         refuse_property(self.potential, "a calculator")
         self.uncertainty: Uncertainty = (
@@ -83,7 +84,11 @@ class Calculator(AseCalculator):
         """One property; calls from several threads wait for each other, as they share results."""
         ask: Any = super().get_property  # ASE has no types
         with self._lock:
-            return ask(name, atoms, allow_calculation)
+            self._before = self.atoms
+            try:
+                return ask(name, atoms, allow_calculation)
+            finally:
+                self._before = None
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the lock, which belongs to its process."""
@@ -100,7 +105,7 @@ class Calculator(AseCalculator):
         system_changes: Sequence[str] = all_changes,
     ) -> None:
         """Fill `results` with everything the potential says of `atoms`."""
-        structure = begin(self, atoms, properties, system_changes)
+        structure = begin(self, atoms, properties, system_changes, before=self._before)
         stress = bool(structure.pbc.all())
         self._refuse(properties, structure)
         batch = self.neighbours.graph(geometry_of(structure), dtype=self.potential.dtype)
@@ -153,8 +158,18 @@ def begin(
     atoms: Atoms | None,
     properties: Sequence[str],
     changes: Sequence[str],
+    *,
+    before: Atoms | None = None,
 ) -> Atoms:
-    """What every calculation starts with: ASE's own records, and the structure that is meant."""
+    """What every calculation starts with: ASE's own records, and the structure that is meant.
+
+    Where nothing but positions has changed since the copy `before`, they are written into it: ASE
+    copies everything that atoms may have, which takes long beside a few dozen of them.
+    """
+    if before is not None and atoms is not None and list(changes) == ["positions"]:
+        before.positions[:] = atoms.positions
+        calculator.atoms = before
+        return atoms
     AseCalculator.calculate(calculator, atoms, properties, changes)  # type: ignore[no-untyped-call]
     structure: Atoms | None = calculator.atoms if atoms is None else atoms
     if structure is None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bayrace.core.prediction import ErrorDistribution, Prediction
 from bayrace.data.distances import Gap
-from bayrace.deploy.verlet import Geometry, VerletList
+from bayrace.deploy.verlet import SKIN, Geometry, VerletList
 from bayrace.nn.spreads import spreads
 from bayrace.potential.opened import opened
 from bayrace.potential.potential import Potential, refuse_property
@@ -66,7 +66,7 @@ class Evaluator:
         rule: StopRule | None = None,
         device: str | torch.device = "auto",
         dtype: str | torch.dtype | None = None,
-        skin: float = 0.5,
+        skin: float = SKIN,
     ) -> None:
         self.potential = opened(potential, device=device, dtype=dtype)
         refuse_property(self.potential, "an engine")

@@ -28,6 +28,10 @@ from bayrace.nn.pairs import Followed, Start, select_pairs, widest
 
 Array = NDArray[np.float64]
 
+SKIN = 1.5
+"""Å, the usual one. Light atoms move half of it in dozens of steps; a search costs as much as two
+steps of a small system, and to follow a pair costs next to nothing."""
+
 
 @dataclass(frozen=True, eq=False)
 class Geometry:
@@ -46,7 +50,7 @@ class VerletList:
         self, *, elements: tuple[int, ...], cutoff: float, skin: float, device: torch.device
     ) -> None:
         if not 0.0 <= skin < np.inf:
-            raise ValueError(f"skin={skin} Å: give a length of zero or more, 0.5 is usual")
+            raise ValueError(f"skin={skin} Å: give a length of zero or more, {SKIN} is usual")
         self.rebuilds = 0
         self._elements, self._cutoff, self._skin = elements, cutoff, skin
         self._device = device

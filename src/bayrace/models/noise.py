@@ -6,6 +6,8 @@ The calibrated variance is therefore σ²/λ; everything downstream uses that on
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +39,11 @@ class Lambdas:
     energy: float
     forces: float
     stress: float
+
+    def scaled(self, factors: Mapping[str, float]) -> Lambdas:
+        """Those that multiply variances by these factors too, by quantity; with 0 none is left."""
+        every = ((name, value, factors.get(name, 1.0)) for name, value in vars(self).items())
+        return Lambdas(**{name: value / by if by else math.inf for name, value, by in every})
 
 
 class Noise(NamedTuple):

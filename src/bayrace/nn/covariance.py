@@ -82,7 +82,7 @@ def shift_log_scale(numbers: Tensor, log_scale: float, form: CovarianceForm) -> 
         size = 3 if numbers.shape[-1] == FORCES_NUMBERS else 6
         diagonal, lower = numbers[..., :size], numbers[..., size:]
         return torch.cat([diagonal + log_scale, lower * math.exp(log_scale)], dim=-1)
-    return torch.cat([numbers[..., :1] + 2 * log_scale, numbers[..., 1:]], dim=-1)
+    return torch.add(numbers, _first(numbers), alpha=2 * log_scale)
 
 
 def to_mandel(voigt: Tensor) -> Tensor:
@@ -150,6 +150,16 @@ def _from_factor(numbers: Tensor) -> Tensor:
 def _mandel_factor(like: Tensor) -> Tensor:
     root = math.sqrt(2)
     return torch.tensor([1, 1, 1, root, root, root], dtype=like.dtype, device=like.device)
+
+
+def _first(numbers: Tensor) -> Tensor:
+    """1 for the first number, 0 for the others."""
+    size = numbers.shape[-1]
+
+    def build(dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.tensor([1.0] + [0.0] * (size - 1), dtype=dtype, device=device)
+
+    return constant(("first", size), numbers, build)
 
 
 def _basis(numbers: Tensor) -> Tensor:

@@ -98,16 +98,17 @@ void spreads(long n, const double *covariances, double *values, double *componen
   }
 }
 
-/* P(R > r) of the length R of Student's t, four degrees of freedom and unit covariance, r from its
-   square; see bayrace.simulate.stop.student_tail. */
-static double beyond(double square) {
-  const double outside = 2 / (square + 2), d = outside / (1 + sqrt(1 - outside));
+/* P(R > r) of the length R of Student's t, four degrees of freedom and this variance in every
+   direction, r from its square; see bayrace.simulate.stop.student_tail. */
+static inline double beyond(double square, double variance) {
+  const double outside = 2 * variance / (square + 2 * variance);
+  const double d = outside / (1 + sqrt(1 - outside));
   return d * d * (7.5 - d * (12.5 - d * (7.5 - 1.5 * d)));
 }
 
 /* P(|e| > error) of Student's errors whose covariances have the eigenvalues (n, 3), the largest
    first, (n,); the upper bound by the largest where that is at most `negligible`. Else an average
-   over directions with squared components (k, 3) and weights (k,): the first set whose `most` the
+   over directions with squared components (3, k) and weights (k,): the first set whose `most` the
    ratio of the eigenvalues does not exceed. Returns 1 - prod(1 - P), as if errors were independent. */
 static double exceedance(long n, const double *values, double error, double negligible, long sets,
                          const double *most, const long *size, const double *const *squares,
@@ -115,14 +116,16 @@ static double exceedance(long n, const double *values, double error, double negl
   double none = 0; /* logarithm of the probability */
   for (long place = 0; place < n; place++, values += 3) {
     const double a = fmax(values[0], 0), b = fmax(values[1], 0), c = fmax(values[2], 0);
-    double sum = beyond(error * error / a);
+    double sum = beyond(error * error, a);
     if (sum > negligible) {
       long set = 0;
       while (set < sets - 1 && !(a / c <= most[set])) set++;
-      const double *u = squares[set], *weight = weights[set];
+      const long count = size[set];
+      const double *x = squares[set], *y = x + count, *z = y + count, *weight = weights[set];
       sum = 0;
-      for (long k = 0; k < size[set]; k++, u += 3)
-        sum += weight[k] * beyond(error * error / (a * u[0] + b * u[1] + c * u[2]));
+#pragma omp simd reduction(+ : sum)
+      for (long k = 0; k < count; k++)
+        sum += weight[k] * beyond(error * error, a * x[k] + b * y[k] + c * z[k]);
     }
     out[place] = sum;
     none += log1p(sum < 1 ? -sum : -1);

@@ -5,6 +5,8 @@
    stored in panels of PANEL vectors: panel p begins with row p * PANEL * LANES, as what is above is
    zero, and rows follow each other. Both sizes are padded with zeros to whole panels. */
 
+#include <math.h>
+
 typedef REAL real;
 typedef double vec __attribute__((vector_size(LANES * sizeof(double))));
 typedef double loose
@@ -37,10 +39,16 @@ squares(int rows, long size, const double *x, const double *panels, double *out)
   }
 }
 
+/* Number i of vectors that are double where `wide`, else REAL. */
+__attribute__((always_inline)) static inline double at(int wide, const void *x, long i) {
+  return wide ? ((const double *)x)[i] : ((const real *)x)[i];
+}
+
 /* Vectors of `width` numbers, padded to `size`, which fits the stack. Those of kind s are
    first[s] to first[s + 1] and have a centre and a matrix of their own; centres may be absent. */
-void lengths(long kinds, const long *first, long width, long size, const real *x,
-             const double *centres, const double *panels, double *out) {
+__attribute__((always_inline)) static inline void
+of_kinds(int wide, long kinds, const long *first, long width, long size, const void *x,
+         const double *centres, const double *panels, double *out) {
   double held[size * ROWS];
   for (long k = width * ROWS; k < size * ROWS; k++) held[k] = 0;
   const long whole = (size + PANEL * LANES) * size / 2; /* numbers of a matrix */
@@ -48,14 +56,53 @@ void lengths(long kinds, const long *first, long width, long size, const real *x
     for (long begin = first[s]; begin < first[s + 1]; begin += ROWS) {
       const long rows = first[s + 1] - begin < ROWS ? first[s + 1] - begin : ROWS;
       for (int r = 0; r < ROWS; r++) {
-        const real *from = x + (begin + (r < rows ? r : 0)) * width;
+        const long from = (begin + (r < rows ? r : 0)) * width;
         for (long k = 0; k < width; k++)
-          held[k * ROWS + r] = from[k] - (centres ? centres[k] : 0.0);
+          held[k * ROWS + r] = at(wide, x, from + k) - (centres ? centres[k] : 0.0);
       }
       double found[ROWS];
       if (rows == 1) squares(1, size, held, panels, found);
       else if (rows <= ROWS / 2) squares(ROWS / 2, size, held, panels, found);
       else squares(ROWS, size, held, panels, found);
       for (long r = 0; r < rows; r++) out[begin + r] = found[r];
+    }
+}
+
+void lengths(long kinds, const long *first, long width, long size, const real *x,
+             const double *centres, const double *panels, double *out) {
+  of_kinds(0, kinds, first, width, size, x, centres, panels, out);
+}
+
+/* What bayrace.posterior.growth says of atoms with the features x, m being their length by centres
+   and panels, of which `excess` and `grown` are powers. `rigid`, the panels of one matrix, gives
+   lengths r of atoms and of sums over structures: atomic = r excess, energy = r mean(excess).
+   Without it there are neither; without scales, one of every kind, there is no covariance, (3, 3)
+   of every atom. `sums` are zeros (structures, width). */
+void grow(long kinds, const long *first, long width, const real *x, long size,
+          const double *centres, const double *panels, long rigid_size, const double *rigid,
+          long structures, const long *owner, const double *scale, double power,
+          double energy_power, double *sums, double *energy, double *atomic, double *grown,
+          double *covariance) {
+  const long all[] = {0, first[kinds]}, every[] = {0, structures};
+  of_kinds(0, kinds, first, width, size, x, centres, panels, grown);
+  if (rigid) {
+    double excess[structures], atoms[structures];
+    for (long s = 0; s < structures; s++) excess[s] = atoms[s] = 0;
+    of_kinds(0, 1, all, width, rigid_size, x, 0, rigid, atomic);
+    for (long n = 0; n < all[1]; n++) {
+      const double own = pow(grown[n], energy_power - 1);
+      atomic[n] *= own;
+      excess[owner[n]] += own;
+      atoms[owner[n]] += 1;
+      for (long k = 0; k < width; k++) sums[owner[n] * width + k] += x[n * width + k];
+    }
+    of_kinds(1, 1, every, width, rigid_size, sums, 0, rigid, energy);
+    for (long s = 0; s < structures; s++) energy[s] *= excess[s] / atoms[s];
+  }
+  for (long s = 0; s < kinds; s++)
+    for (long n = first[s]; n < first[s + 1]; n++) {
+      grown[n] = pow(grown[n], power);
+      for (int k = 0; covariance && k < 9; k++)
+        covariance[9 * n + k] = k % 4 ? 0 : scale[s] * grown[n];
     }
 }

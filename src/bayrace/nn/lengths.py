@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -39,17 +40,14 @@ class Lengths:
         """
         held = x.detach().contiguous()
         counts = (held.shape[0],) if counts is None else counts
-        if not self._compiled(held):
+        if not self.compiled(held):
             return self._plain(held, counts)
-        first = [0]
-        for count in counts:
-            first.append(first[-1] + count)
-        out = torch.empty(first[-1], dtype=torch.float64)
-        panels, size = self._panels
+        out = torch.empty(held.shape[0], dtype=torch.float64)
+        panels, size = self.panels
         centres = None if self.centres is None else self.centres.data_ptr()
         functions, _ = ready(load, DTYPES[x.dtype], torch.float64, CHANNELS)
         functions["lengths"](
-            *(len(counts), (ctypes.c_long * len(first))(*first), held.shape[1], size),
+            *(len(counts), first_of(counts), held.shape[1], size),
             *(held.data_ptr(), centres, panels.data_ptr(), out.data_ptr()),
         )
         return out
@@ -61,7 +59,8 @@ class Lengths:
             parts.append((moved @ self.matrices[kind]).square().sum(-1))
         return torch.cat(parts)
 
-    def _compiled(self, x: Tensor) -> bool:
+    def compiled(self, x: Tensor) -> bool:
+        """Whether compiled code takes these vectors."""
         if torch.compiler.is_compiling() or inside_transforms() or x.dtype not in DTYPES:
             return False
         if max(self.matrices.shape[1:]) > _MOST:
@@ -70,7 +69,7 @@ class Lengths:
         return resolve(load, key, CHANNELS, torch.float64, x.device.type, "auto") == "fused"
 
     @cached_property
-    def _panels(self) -> tuple[Tensor, int]:
+    def panels(self) -> tuple[Tensor, int]:
         """The triangles as lengths.c wants them, and the padded size of a vector."""
         _, lanes = ready(load, "double", torch.float64, CHANNELS)
         width, (kinds, before, after) = _PANEL * lanes, self.matrices.shape
@@ -82,17 +81,27 @@ class Lengths:
         return torch.cat([panel.flatten(1) for panel in panels], dim=1), size
 
 
+def first_of(counts: Sequence[int]) -> Any:
+    """Where each kind starts, and the end, as C has it."""
+    return (ctypes.c_long * (len(counts) + 1))(0, *accumulate(counts))
+
+
 @cache
 def load(real: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
-    """The compiled function for vectors of the C type `real`.
+    """The compiled functions for vectors of the C type `real`.
 
     Raises:
         CompilerError: it cannot be built here.
     """
     assert dtype == torch.float64  # of the sums
     source = source_text("lengths.c")
-    function = build(source, {"REAL": real, "LANES": str(lanes)}).lengths
-    function.restype = None
-    whole, pointer = ctypes.c_long, ctypes.c_void_p
-    function.argtypes = [whole, pointer, whole, whole, *[pointer] * 4]
-    return {"lengths": function}
+    library = build(source, {"REAL": real, "LANES": str(lanes)})
+    whole: Any = ctypes.c_long
+    pointer: Any = ctypes.c_void_p
+    library.lengths.argtypes = [whole, pointer, whole, whole, *[pointer] * 4]
+    library.grow.argtypes = [
+        *(whole, pointer, whole, pointer, whole, pointer, pointer, whole, pointer),
+        *(whole, pointer, pointer, *[ctypes.c_double] * 2, *[pointer] * 5),
+    ]
+    library.lengths.restype = library.grow.restype = None
+    return {"lengths": library.lengths, "grow": library.grow}

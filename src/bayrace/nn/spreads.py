@@ -83,7 +83,8 @@ class Directions:
     @cached_property
     def addresses(self) -> tuple[Any, ...]:
         """Of limits, counts and arrays as C has them, and what must live as long as they."""
-        held = [np.ascontiguousarray(each) for each in (*self.squares, *self.weights)]
+        turned = (each.T for each in self.squares)  # directions side by side
+        held = [np.ascontiguousarray(each) for each in (*turned, *self.weights)]
         count = len(self.most)
         limits = (ctypes.c_double * count)(*self.most)
         counts = (ctypes.c_long * count)(*map(len, self.weights))

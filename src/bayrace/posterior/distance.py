@@ -41,12 +41,8 @@ from bayrace.models.noise import Lambdas
 from bayrace.nn.covariance import isotropic_covariance
 from bayrace.nn.lengths import Lengths
 from bayrace.posterior.example import STEP, last_layer
-from bayrace.posterior.gaussian.last_layer import (
-    LastLayer,
-    last_layer_places,
-    pooled_features,
-    structure_features,
-)
+from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
+from bayrace.posterior.growth import Growth
 from bayrace.posterior.held_out import HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
@@ -139,7 +135,7 @@ class Distance:
 
     def distances(self, batch: GraphBatch, outputs: Outputs) -> Tensor:
         """m of every atom, (N,) float64 in the batch's order; 1 is the mean of the training."""
-        return self._from_training(hidden_features(outputs), batch.species_counts)
+        return self._growth.distance(hidden_features(outputs), batch.species_counts)
 
     def novelty(self, batch: GraphBatch, outputs: Outputs) -> Tensor | None:
         """How unlike the training structures each is as a whole, (S,) float64."""
@@ -156,34 +152,23 @@ class Distance:
         stress: bool,
     ) -> EpistemicVariances:
         """Variances of the predictions `outputs`; None for what is not modelled."""
-        added, distance = pooled_features(outputs), self.distances(batch, outputs)
-        atomic = None
-        if self.energy_modelled:
-            excess = distance ** (self.energy_power - 1)
-            rigid = self._rigidity(torch.cat([added, structure_features(batch, added)]))
-            energy = rigid[batch.n_atoms :] * batch.averaged(excess)
-            atomic = rigid[: batch.n_atoms] * excess
-        else:
-            energy = distance.new_full((batch.n_structures,), torch.nan)
-        grown = distance**self.power
-        covariance = virial = None
-        if forces and self.forces_scale is not None:
-            variance = self.forces_scale[batch.species] * grown
-            covariance = variance[:, None, None] * isotropic_covariance(3, variance)
+        found = self._growth(batch, outputs, forces=forces)
+        virial = None
         if stress and self.stress_scale is not None:
-            level = self.stress_scale * batch.summed(grown) / batch.volume.double().square()
+            level = self.stress_scale * batch.summed(found.grown) / batch.volume.double().square()
             virial = level[:, None, None] * isotropic_covariance(6, level)
-        return EpistemicVariances(energy, covariance, virial, atomic)
+        return EpistemicVariances(found.energy, found.forces, virial, found.atomic)
 
     @cached_property
-    def _from_training(self) -> Lengths:
-        """m of every element as a function of φ."""
-        return Lengths(self.whitening, self.centre.contiguous())
-
-    @cached_property
-    def _rigidity(self) -> Lengths:
-        """The variance α² φᵀC⁻¹φ as a function of φ."""
-        return Lengths(self.last.factor.unsqueeze(0))
+    def _growth(self) -> Growth:
+        """m of every element, and the variance α² φᵀC⁻¹φ, as functions of φ."""
+        return Growth(
+            Lengths(self.whitening, self.centre.contiguous()),
+            Lengths(self.last.factor.unsqueeze(0)) if self.energy_modelled else None,
+            self.forces_scale,
+            self.power,
+            self.energy_power,
+        )
 
     def tensors(self) -> Params:
         """Mean weights, the rigidity of energies, and the features of training atoms."""

@@ -38,7 +38,7 @@ from bayrace.potential import artifact
 from bayrace.potential.artifact import PotentialError
 from bayrace.potential.leeway import leeway
 from bayrace.potential.stored import check_weights, fields_of
-from bayrace.predict.moments import concatenate, with_label_noise, with_scaled_noise
+from bayrace.predict.moments import concatenate, with_label_noise
 from bayrace.predict.predict import (
     Predictive,
     Uncertainty,
@@ -210,25 +210,25 @@ class Potential:
         self, prediction: Prediction, numbers: Tensor | NDArray[np.int64] | None, calibrated: bool
     ) -> Prediction:
         """With the noise that only the posterior knows, and calibrated."""
-        noise, factors = self._posterior_noise
+        noise = self._label_noise
         prediction = with_label_noise(prediction, noise) if noise else prediction
-        prediction = with_scaled_noise(prediction, factors) if factors else prediction
         if self.calibration is None or not calibrated:
             return prediction
         return self.calibration.apply(prediction, numbers)
 
     @cached_property
-    def _posterior_noise(self) -> tuple[Mapping[str, float], Mapping[str, float]]:
-        """σ of the labels, and factors of the variances that the network predicts, by quantity."""
-        of = self.posterior
-        noise = of.label_noise() if isinstance(of, Noisy) else {}
-        return noise, of.noise_scale() if isinstance(of, NoiseScaled) else {}
+    def _label_noise(self) -> Mapping[str, float]:
+        """σ of the labels by quantity, where only the posterior knows it."""
+        return self.posterior.label_noise() if isinstance(self.posterior, Noisy) else {}
 
     @cached_property
     def predictive(self) -> Predictive:
         """What predictions are made with, before they are calibrated."""
-        closed = self.posterior if isinstance(self.posterior, ClosedForm) else None
-        return Predictive(self.model, self.folded, self.origins, self.lambdas, closed)
+        of, lambdas = self.posterior, self.lambdas
+        closed = of if isinstance(of, ClosedForm) else None
+        if isinstance(of, NoiseScaled):
+            lambdas = lambdas.scaled(of.noise_scale())
+        return Predictive(self.model, self.folded, self.origins, lambdas, closed)
 
     def save(self, path: str | Path) -> None:
         """Write one self-describing file; an older file at `path` is replaced as a whole."""

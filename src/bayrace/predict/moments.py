@@ -6,7 +6,6 @@ mixture's own);  total = their sum.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -154,23 +153,6 @@ def with_label_noise(prediction: Prediction, noise: Mapping[str, float]) -> Pred
         unit = 1.0 if scalar else isotropic_covariance(value.mean.shape[-1], value.mean)
         # all samples share it, where it is the only noise
         changes[name] = replace(value, aleatoric=value.aleatoric + std**2 * unit, mean_log=None)
-    return replace(prediction, **changes)
-
-
-def with_scaled_noise(prediction: Prediction, factors: Mapping[str, float]) -> Prediction:
-    """The same with aleatoric variances multiplied by these factors; with 0 there is no noise."""
-    changes: dict[str, Any] = {}
-    for name, factor in factors.items():
-        value: Uncertain | None = getattr(prediction, name)
-        if value is None:
-            continue
-        log = value.mean_log
-        if log is not None:
-            scalar = value.aleatoric.shape == value.mean.shape
-            components = 1 if scalar else value.mean.shape[-1]
-            log = log + components * math.log(factor) if factor else None
-        noise = value.aleatoric * factor
-        changes[name] = Uncertain(value.mean, noise, value.epistemic, value.shape, log)
     return replace(prediction, **changes)
 
 

@@ -21,9 +21,11 @@ from bayrace.core.protocols import ClosedForm, Differentiated, Model, Novel, Sid
 from bayrace.core.target import target_of
 from bayrace.data.batch import Graph, build_graph, collate, repeated
 from bayrace.data.frame import Frame
-from bayrace.models.noise import Lambdas, NoiseSpec, noise, noise_spec_of
+from bayrace.models.noise import Lambdas, NoiseSpec, noise_spec_of
+from bayrace.models.noise import noise as noise_of
 from bayrace.predict.moments import mixture
 from bayrace.predict.parts import evaluate_large
+from bayrace.predict.single import Noise, single
 
 References = Mapping[int, float] | Tensor
 """Energy of each isolated atom in eV: {Z: E0}, or float64 in the order of the elements, (Z,).
@@ -88,36 +90,51 @@ def predict(
     much cheaper. With "none" all variances are zero. `novelty` asks for that of each structure too.
     """
     model, members, closed = source.model, source.members, source.closed
-    mean_pooled = target_of(model).pooling == "mean"
+    noisy = uncertainty != "none"
 
     def one(params: Params, graph: GraphBatch = batch) -> dict[str, Tensor]:
         outputs = evaluate_large(model, params, graph, stress=stress)
-        return _values(source, outputs, graph, noisy=uncertainty != "none")
+        return _values(source, outputs, graph, noisy=noisy)
 
     with torch.no_grad():
-        spread = novel = None
-        if closed is not None and uncertainty != "none":
-            outputs = evaluate_large(model, source.first, batch, stress=stress)
-            values = _alone(_values(source, outputs, batch, noisy=True))
-            spread = closed.spread(
-                model,
-                source.first,
-                batch,
-                outputs,
-                forces=uncertainty == "full",
-                stress=stress and uncertainty == "full",
-            )
-            if novelty and isinstance(closed, Novel):
-                novel = closed.novelty(batch, outputs)
-        elif source.count == 1:
-            values = _alone(one(source.first))
-        elif source.side_by_side:
+        if source.count == 1 or (closed is not None and noisy):
+            return _of_one(source, batch, stress=stress, uncertainty=uncertainty, novelty=novelty)
+        if source.side_by_side:
             values = _side_by_side(one, members, batch, chunk_size, compiled=_quick(model, batch))
         else:
             stacked: Params = torch.func.vmap(one, chunk_size=chunk_size)(members)
             values = {name: value.double() for name, value in stacked.items()}
-        found = mixture(values, batch, source.origin, mean=mean_pooled, spread=spread)
-        return found if novel is None else replace(found, novelty=novel)
+        return mixture(values, batch, source.origin, mean=_mean_pooled(source))
+
+
+def _of_one(
+    source: Predictive,
+    batch: GraphBatch,
+    *,
+    stress: bool,
+    uncertainty: Uncertainty,
+    novelty: bool,
+) -> Prediction:
+    """By the only member, or by the mean of a closed form."""
+    outputs = evaluate_large(source.model, source.first, batch, stress=stress)
+    closed, spread, novel = source.closed, None, None
+    noisy, full = uncertainty != "none", uncertainty == "full"
+    if closed is not None and noisy:
+        known = (source.model, source.first, batch, outputs)
+        spread = closed.spread(*known, forces=full, stress=stress and full)
+        if novelty and isinstance(closed, Novel):
+            novel = closed.novelty(batch, outputs)
+    noise = Noise(source.noise, source.lambdas) if noisy else None
+    mean = _mean_pooled(source)
+    found = None if mean else single(outputs, batch, source.origin, noise, spread)
+    if found is None:
+        values = _alone(_values(source, outputs, batch, noisy=noisy))
+        found = mixture(values, batch, source.origin, mean=mean, spread=spread)
+    return found if novel is None else replace(found, novelty=novel)
+
+
+def _mean_pooled(source: Predictive) -> bool:
+    return target_of(source.model).pooling == "mean"
 
 
 def predict_frames(
@@ -219,7 +236,7 @@ def _values(
     if outputs.stress is not None:
         values["stress"] = outputs.stress
     if noisy and source.noise.kind != "none":
-        spread = noise(outputs, batch, source.noise, source.lambdas)._asdict()
+        spread = noise_of(outputs, batch, source.noise, source.lambdas)._asdict()
         values |= {f"{name}_noise": value for name, value in spread.items() if value is not None}
     return values
 

@@ -43,6 +43,17 @@ SPECS = {
     ),
     "both parities": spec_of(hidden="4x0e+4x0o+4x1e+4x1o+4x2e", l_max=3, layers=2),
     "more features": spec_of(features=8, radial_hidden=(8, 8)),
+    "gates": spec_of(gate=True, self_contraction=False),
+    "gates and products": spec_of(gate=True),
+    "gates of all irreps": spec_of(
+        gate=True, self_contraction=False, hidden="4x(0,1,2,3)", l_max=3, layers=2
+    ),
+    "gated scalars": spec_of(
+        gate=True,
+        hidden="4x0e",
+        layers=3,
+        noise=NoiseSpec("none", "extensive", "equivariant", False),
+    ),
 }
 
 
@@ -104,7 +115,7 @@ def only_compiled(model: Race) -> Iterator[None]:
         model._readouts = ask  # type: ignore[method-assign]
 
 
-SINGLE = ("all parts", "no products")  # building kernels for the others takes too long
+SINGLE = ("all parts", "no products", "gates")  # building kernels for the others takes too long
 
 
 @pytest.mark.parametrize(
@@ -133,10 +144,11 @@ def test_prediction_is_that_of_plain_pytorch(spec: RaceSpec, folded: bool) -> No
     same(numbers(found), numbers(expected), 1e-12)
 
 
+@pytest.mark.parametrize("name", ["all parts", "gates"])
 @settings(deadline=None, max_examples=20)
 @given(atoms=st.integers(1, 9), seed=st.integers(0, 10**6), periodic=st.booleans())
-def test_any_structure(atoms: int, seed: int, periodic: bool) -> None:
-    spec = SPECS["all parts"]  # pairs below 1.55 Å are too close in it
+def test_any_structure(name: str, atoms: int, seed: int, periodic: bool) -> None:
+    spec = SPECS[name]  # pairs below 1.55 Å are too close in the former
     fast, plain = Race(spec, kernel="fused"), Race(spec, kernel="plain")
     cell = np.eye(3) * (3.0 + 0.5 * atoms) if periodic else None
     frame = random_frame(ELEMENTS, atoms, seed=seed, cell=cell, apart=1.2)
@@ -150,11 +162,14 @@ def test_any_structure(atoms: int, seed: int, periodic: bool) -> None:
             torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-11)
 
 
-def test_gradients_of_forces_are_exact() -> None:
+@pytest.mark.parametrize(
+    ("name", "last"), [("all parts", "layer3.contract.0e"), ("gates", "layer2.gate.1o")]
+)
+def test_gradients_of_forces_are_exact(name: str, last: str) -> None:
     """Gradcheck of forces is gradgradcheck of the energy."""
-    model = Race(SPECS["all parts"], kernel="fused")
+    model = Race(SPECS[name], kernel="fused")
     params, batch = model.init(3, dtype=torch.float64), batch_of(model, torch.float64)
-    some = ("embedding", "layer1.up.0e", "layer2.readout.scalars", "layer3.contract.0e")
+    some = ("embedding", "layer1.up.0e", "layer2.readout.scalars", last)
 
     def outputs(*values: Tensor) -> tuple[Tensor, ...]:
         found = evaluate(model, params | dict(zip(some, values, strict=True)), batch, stress=True)
@@ -192,9 +207,10 @@ def test_several_gradients_at_once() -> None:
     same(*found, 1e-12)
 
 
-def test_threads_change_nothing_but_rounding() -> None:
+@pytest.mark.parametrize("name", ["all parts", "gates"])
+def test_threads_change_nothing_but_rounding(name: str) -> None:
     """And a number of threads gives the same bits again and again, or sums would race."""
-    model = Race(SPECS["all parts"], kernel="fused")
+    model = Race(SPECS[name], kernel="fused")
     frames = [random_frame(ELEMENTS, 80, seed=seed) for seed in range(8)]  # enough for all steps
     batch, params = graph_of(model, *frames), model.init(3, dtype=torch.float64)
     before = torch.get_num_threads()
@@ -217,7 +233,7 @@ def test_threads_change_nothing_but_rounding() -> None:
 
 
 def test_options_it_does_not_know_take_the_operators() -> None:
-    for changes in ({"gate": True}, {"pair_radial": True}, {"radial_knots": 0}):
+    for changes in ({"pair_radial": True}, {"radial_knots": 0}):
         model = Race(spec_of(**changes), kernel="auto")
         params = model.init(0, dtype=torch.float64)
         assert model.derivatives(params, batch_of(model, torch.float64)) is None

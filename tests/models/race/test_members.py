@@ -22,6 +22,7 @@ VARIANTS: list[dict[str, Any]] = [
     {},
     {"pair_radial": True, "gate": True},
     {"self_contraction": True},
+    {"gate": True},
     {"hidden": "8x0e+4x1o+4x2e"},
     {"noise": CHOLESKY},
     {"shift": (0.1, -0.2, 0.3)},
@@ -76,8 +77,9 @@ def test_copies_are_batches_like_any_other() -> None:
     assert sum(copies.species_counts) == copies.n_atoms == 3 * batch.n_atoms
 
 
-def test_compiled_networks_need_no_copies_of_edges() -> None:
-    spec = small_spec(ELEMENTS, noise=NOISE, radial_knots=16, self_contraction=True)
+@pytest.mark.parametrize("changes", [{"self_contraction": True}, {"gate": True}], ids=str)
+def test_compiled_networks_need_no_copies_of_edges(changes: dict[str, Any]) -> None:
+    spec = small_spec(ELEMENTS, noise=NOISE, radial_knots=16, **changes)
     fast, plain = Race(spec, kernel="fused"), Race(spec, kernel="plain")
     members = folded(fast, 3)
     batch = graph_of(fast, random_frame(ELEMENTS, 7, seed=1), random_frame((1, 8), 5, seed=2))
@@ -90,6 +92,22 @@ def test_compiled_networks_need_no_copies_of_edges() -> None:
     for name in ("energy", "atomic_energy", "forces", "energy_head", "forces_head"):
         one, other = getattr(found, name), getattr(expected, name)
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_some_members_are_not_taken_for_all() -> None:
+    """Slices of stacked weights begin at the same address, and their matrices are kept."""
+    spec = small_spec(ELEMENTS, noise=NOISE, radial_knots=16)
+    model = Race(spec, kernel="fused")
+    members, batch = folded(model, 4), graph_of(model, random_frame(ELEMENTS, 7, seed=1))
+    with torch.no_grad():
+        alone = [
+            evaluate(model, {name: value[m] for name, value in members.items()}, batch).forces
+            for m in range(4)
+        ]
+        for count in (4, 2, 3):
+            some = {name: value[:count] for name, value in members.items()}
+            found = evaluate(model, some, repeated(batch, count, edges=False)).forces
+            torch.testing.assert_close(found, torch.cat(alone[:count]), rtol=1e-12, atol=1e-12)
 
 
 def test_networks_without_splines_are_not_taken() -> None:

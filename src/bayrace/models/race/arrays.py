@@ -8,24 +8,34 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from bayrace.core.graph import GraphBatch
+from bayrace.nn.program.engine import Integers
 from bayrace.nn.program.tape import Value
 
 
 @dataclass(frozen=True, eq=False)
-class Turned:
-    """Matrices of weights, transposed."""
+class Prepared:
+    """Weights as a program takes them, with matrices made of them beforehand."""
 
-    key: tuple[int, ...]
-    weights: tuple[Tensor, ...]  # held, so that no other ones get their addresses
-    found: dict[Value, Tensor]
+    key: tuple[int, ...] | None
+    given: tuple[Tensor, ...]  # held, so that no other ones get their addresses
+    arrays: dict[Value, Tensor]
+    table: Integers  # a program's, with their addresses
 
 
-def identity(weights: Iterable[Tensor]) -> tuple[int, ...] | None:
-    """What changes with the numbers of weights that are held; None where that cannot be told."""
+def identity(weights: Iterable[Tensor], members: int) -> tuple[int, ...] | None:
+    """What changes with the numbers of weights that are held; None where that cannot be told.
+
+    Some of several members begin where all of them do.
+    """
+    key = [members]
     try:
-        return tuple(part for each in weights for part in (each.data_ptr(), each._version))
+        for each in weights:
+            if not each.is_contiguous():
+                return None
+            key += (each.data_ptr(), each._version)
     except RuntimeError:  # made in inference mode
         return None
+    return tuple(key)
 
 
 def empty_results(values: tuple[Value, ...], batch: GraphBatch, members: int) -> list[Tensor]:

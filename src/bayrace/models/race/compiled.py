@@ -18,7 +18,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.outputs import Params
 from bayrace.models.derivatives import strained
-from bayrace.models.race.arrays import Turned, empty_results, first_copy, identity
+from bayrace.models.race.arrays import Prepared, empty_results, first_copy, identity
 from bayrace.models.race.radial import TABLE
 from bayrace.models.race.readout import Readout, hidden_factor
 from bayrace.models.race.spec import RaceSpec
@@ -32,7 +32,7 @@ from bayrace.nn.tables import inside_transforms
 
 # parts of a program: geometry, all results, their reverse, and matrices turned beforehand
 _SHARED, _ENERGY, _GRADIENTS, _TURNED = range(4)
-_KEPT = 4  # sets of weights whose turned matrices are kept
+_KEPT = 4  # sets of weights that are kept as a program takes them
 
 
 class Results(NamedTuple):
@@ -138,17 +138,16 @@ class _Written:
     cotangents: tuple[Value, ...]  # of numbers, gradient and virial
     gradients: Mapping[str, Value]  # of the parameters
     turned: tuple[Value, ...]  # transposed matrices of weights that do not change
-    kept: list[Turned] = field(default_factory=list)
+    kept: list[Prepared] = field(default_factory=list)
 
     def evaluate(self, params: Params, batch: GraphBatch, members: int = 1) -> tuple[Results, _Run]:
         """Run all but the last part, once for each member."""
         batch = batch if members == 1 else first_copy(batch, members)
-        weights = {self.params[name]: params[name].detach().contiguous() for name in self.params}
-        weights |= self._turned(weights, members)
-        known = weights | self._graph(batch)
+        weights = self._prepared(params, members)
+        graph = self._graph(batch)
         results = empty_results(self.results, batch, members)
-        given = known | dict(zip(self.results, results, strict=True))
-        table = self.program.table(given)
+        named = dict(zip(self.results, results, strict=True))
+        table = self.program.table(graph | named, start=weights.table)
         sizes = Sizes(
             threads=torch.get_num_threads(),
             atoms=batch.n_atoms,
@@ -157,31 +156,36 @@ class _Written:
             structures=batch.n_structures,
         )
         shared = self.program.run(_SHARED, table, sizes)
-        own = {**weights, **dict(zip(self.results, results, strict=True))}
+        own = weights.arrays | named
         del own[self.results[2]]
         memory = self.program.run(_ENERGY, table, sizes, onward=self._onward(own, members))
         numbers, hidden, repulsion, gradient, virial = results
         repeated = repulsion if members == 1 else repulsion.repeat(members)
         found = Results(numbers, hidden, repeated, gradient, virial)
-        return found, _Run(table, sizes, (known, shared, memory))
+        return found, _Run(table, sizes, (weights, graph, shared, memory))
 
-    def _turned(self, weights: Mapping[Value, Tensor], members: int) -> dict[Value, Tensor]:
-        """The transposed matrices, made once for the same weights."""
-        if not self.turned:
-            return {}
-        key = identity(weights.values())
+    def _prepared(self, params: Params, members: int) -> Prepared:
+        """Weights and transposed matrices; of weights that stay as they are, those of before."""
+        given = tuple(params[name] for name in self.params)
+        key = None if self.gradients else identity(given, members)  # those that learn do not stay
         for known in self.kept:
             if key is not None and known.key == key:
-                return known.found
-        found = {
+                return known
+        arrays = {
+            value: each.detach().contiguous()
+            for value, each in zip(self.params.values(), given, strict=True)
+        }
+        arrays |= {
             value: torch.empty(members * value.numbers, dtype=self.program.dtype)
             for value in self.turned
         }
-        arrays = {**weights, **found}
-        table, onward = self.program.table(arrays), self._onward(arrays, members)
-        self.program.run(_TURNED, table, Sizes(1, 0, 0, 0, 0), onward=onward)
+        table = self.program.table(arrays)
+        if self.turned:
+            onward = self._onward(arrays, members)
+            self.program.run(_TURNED, table.copy(), Sizes(1, 0, 0, 0, 0), onward=onward)
+        found = Prepared(key, given, arrays, table)
         if key is not None:
-            self.kept[:] = [*self.kept, Turned(key, tuple(weights.values()), found)][-_KEPT:]
+            self.kept[:] = [*self.kept, found][-_KEPT:]
         return found
 
     def _onward(self, own: Mapping[Value, Tensor], members: int) -> list[Integers]:

@@ -85,7 +85,7 @@ def heads_from(
     shift = torch.tensor(spec.shift, dtype=torch.float64, device=batch.species.device)
     copies = len(batch.species_counts) // len(spec.shift)
     shift = shift if copies == 1 else shift.repeat(copies)  # repeat is slow
-    per_atom = total[:, 0].double() * spec.scale + shift[batch.species]
+    per_atom = torch.add(shift[batch.species], total[:, 0], alpha=spec.scale)
     if known is not None:
         per_atom = per_atom + known
     per_atom, share = pool(spec, per_atom, vectors, batch)
@@ -102,12 +102,18 @@ def heads_from(
     if noise.kind == "energy":
         return Heads(energy, per_atom, energy_head, None, None, hidden, share)
     order = head_columns(noise)
-    forces_head = shift_log_scale(heads[:, order.forces], level, noise.covariance)
+    forces_head = shift_log_scale(_columns(heads, order.forces), level, noise.covariance)
     stress_head = None
     if noise.stress:
-        mean = batch.averaged(heads[:, order.stress])
+        mean = batch.averaged(_columns(heads, order.stress))
         stress_head = shift_log_scale(mean, level, noise.covariance)
     return Heads(energy, per_atom, energy_head, forces_head, stress_head, hidden, share)
+
+
+def _columns(heads: Tensor, places: tuple[int, ...]) -> Tensor:
+    """Some columns; a view where they are side by side, which is quicker than an index."""
+    start, end = places[0], places[-1] + 1
+    return heads[:, start:end] if len(places) == end - start else heads[:, places]
 
 
 def _vectors(spec: RaceSpec, readouts: list[Readout]) -> Tensor | None:

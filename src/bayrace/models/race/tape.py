@@ -23,6 +23,7 @@ from bayrace.models.race.short_range import close_pairs
 from bayrace.models.race.spec import RaceSpec
 from bayrace.nn.irreps import QUADRUPOLE, SCALAR, Channels, Irrep, parse_irreps
 from bayrace.nn.mixing import Block, Mixing
+from bayrace.nn.program.gates import gate
 from bayrace.nn.program.maps import Matrices, mix, pick, silu, spread
 from bayrace.nn.program.operations import (
     Geometry,
@@ -42,7 +43,7 @@ _MOST_HIDDEN = 1024  # of a readout, as in readout.c
 def supported(spec: RaceSpec) -> bool:
     """Whether this file knows all options of a network."""
     counts = set(parse_irreps(spec.hidden).values())
-    plain = not (spec.gate or spec.pair_radial) and spec.activation == "identity"
+    plain = not spec.pair_radial and spec.activation == "identity"
     energies = spec.target.is_energy and spec.target.pooling == "sum"
     small = spec.readout_hidden <= _MOST_HIDDEN
     return plain and energies and small and spec.radial_knots > 0 and len(counts) == 1
@@ -123,7 +124,7 @@ class Writer:
         sent = send(tape, group.plan, x, where, splines)
         updated = self._update(layer, maps, sent, one_body)
         self._skip(layer, maps, features, updated)
-        return self._contracted(layer, maps, updated)
+        return self._gated(layer, self._contracted(layer, maps, updated))
 
     def _matrices(
         self, mixing: Mixing, name: str, irreps: Channels | list[Irrep], *, by_element: bool = False
@@ -184,6 +185,17 @@ class Writer:
             weights = self._matrices(maps.contract, f"{layer.name}.contract", union)
             mix(self.tape, weights, coupled, y=kept)
         return kept
+
+    def _gated(self, layer: LayerLayout, features: Value) -> Value:
+        """Scalars by SiLU and all others by gates that scalars open, between layers."""
+        if not self.spec.gate or layer.last:
+            return features
+        gated = {irrep: count for irrep, count in layer.outputs.items() if irrep != SCALAR}
+        logits = tuple(
+            self._read_channels(layer, features, SCALAR, f"gate.{irrep}", count)
+            for irrep, count in gated.items()
+        )
+        return gate(self.tape, features, tuple(irrep.dim for irrep in gated), logits)
 
     def _table(self, layer: LayerLayout) -> Value:
         """Coefficients of the splines through the radial network."""

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from bayrace.nn.sources import source_text
 
 Integers = NDArray[np.int64]
 
-_SETTING = {"send", "send_tangent", "geometry", "geometry_back", "geometry_tangent", "turn"}
+_SETTING = {"gate", "geometry", "geometry_back", "geometry_tangent", "send", "send_tangent", "turn"}
 _ALIGN = 16  # numbers: a line of the cache in single precision
 
 
@@ -53,6 +53,14 @@ class Sizes:
     def numbers(self) -> list[int]:
         """As the C sources count them."""
         return [self.threads, self.atoms, self.pairs, self.edges, self.structures]
+
+
+class _Room(NamedTuple):
+    """The memory of a part, in bytes."""
+
+    counts: tuple[int, int, int]  # of atoms, pairs and structures
+    size: int
+    starts: Integers  # of its arrays
 
 
 class Program:
@@ -83,6 +91,7 @@ class Program:
             np.array([_row(slot) for slot in memory.slots], dtype=np.int64).reshape(-1, 4)
             for memory in self._memory
         ]
+        self._rooms: dict[int, _Room] = {}
         self._where = [
             (
                 np.array([self._places[value] for value in memory.slot_of], dtype=np.int64),
@@ -96,10 +105,10 @@ class Program:
         """How many arrays a table has."""
         return len(self._places)
 
-    def table(self, given: Mapping[Value, Tensor]) -> Integers:
-        """Addresses of all arrays, those of a caller filled in."""
-        table = np.zeros(len(self._places), dtype=np.int64)
-        for place, address in self._constants:
+    def table(self, given: Mapping[Value, Tensor], *, start: Integers | None = None) -> Integers:
+        """Addresses of all arrays, those of a caller filled in; others as in a table to start."""
+        table = np.zeros(len(self._places), dtype=np.int64) if start is None else start.copy()
+        for place, address in self._constants if start is None else ():
             table[place] = address
         for value, tensor in given.items():
             table[self.given[value]] = tensor.data_ptr()
@@ -113,13 +122,9 @@ class Program:
         Then run it again for each of `onward`, by which the addresses move: members with arrays of
         their own work in the same memory, one after another.
         """
-        counts = np.array([sizes.atoms, sizes.pairs, sizes.structures, 1], dtype=np.int64)
-        numbers = -(-(self._widths[part] @ counts) // _ALIGN) * _ALIGN
-        ends = np.cumsum(numbers)
-        total = int(ends[-1]) if len(ends) else 0
-        memory = self._pool.take(total * self.dtype.itemsize)
-        places, slots = self._where[part]
-        table[places] = memory.address + ((ends - numbers) * self.dtype.itemsize)[slots]
+        room = self._room(part, sizes)
+        memory = self._pool.take(room.size)
+        table[self._where[part][0]] = memory.address + room.starts
         steps, code = self._parts[part]
         run = (ctypes.c_long * 5)(*sizes.numbers())
         self._perform(steps, code.ctypes.data, run, table.ctypes.data)
@@ -127,6 +132,19 @@ class Program:
             table += distances
             self._perform(steps, code.ctypes.data, run, table.ctypes.data)
         return memory
+
+    def _room(self, part: int, sizes: Sizes) -> _Room:
+        """Where the arrays of a part are; most runs have the sizes of the last one."""
+        counts = sizes.atoms, sizes.pairs, sizes.structures
+        last = self._rooms.get(part)
+        if last is not None and last.counts == counts:
+            return last
+        numbers = -(-(self._widths[part] @ np.array([*counts, 1])) // _ALIGN) * _ALIGN
+        ends = np.cumsum(numbers) * self.dtype.itemsize
+        starts = (ends - numbers * self.dtype.itemsize)[self._where[part][1]]
+        found = _Room(counts, int(ends[-1]) if len(ends) else 0, starts)
+        self._rooms[part] = found
+        return found
 
     def _encoded(
         self, part: Sequence[Step], kernels: dict[Source, Any], written: set[Value]

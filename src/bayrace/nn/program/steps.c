@@ -57,6 +57,7 @@ STEP(mix) {
       const long *field = own + 5 + FIELDS * i;
       block b;
       memcpy(&b, field, sizeof b);
+      if (!b.c || (add && !b.k)) continue; /* nothing is written, or zeros are added */
       const long first = offsets[s] * b.dim, last = offsets[s + 1] * b.dim;
       const real *matrix = MATRIX(arrays[2 + i], field, s);
       const real scale = SCALE(field);
