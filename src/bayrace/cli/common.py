@@ -15,6 +15,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from bayrace.system.cores import share_cores
+
 P = ParamSpec("P")
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -76,6 +78,7 @@ def friendly(command: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+        share_cores()
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -119,6 +122,11 @@ _REMEDIES = {
     errno.EACCES: "; name a folder of yours, or change its permissions",
     errno.EPERM: "; name a folder of yours, or change its permissions",
 }
+
+
+def plural(count: int, what: str) -> str:
+    """A count with its noun: 1 structure, 2 structures."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def warn(message: str, *, word: str = "warning") -> None:
