@@ -41,6 +41,10 @@ def test_sigma_of_forces_that_were_never_labelled_is_explained(bayrace, model, d
     assert "nan:" not in bayrace("evaluate", model, data / "test.xyz").stdout
 
 
+def test_no_bar_and_no_empty_lines_where_there_is_no_terminal(bayrace, model, data):
+    assert bayrace("evaluate", model, data / "test.xyz").stderr == ""
+
+
 def test_config_types_have_their_own_rows(bayrace, model, data, tmp_path):
     atoms = ase.io.read(data / "test.xyz", index=":")
     for place, each in enumerate(atoms):

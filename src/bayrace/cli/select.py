@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +18,7 @@ from bayrace.cli.common import (
     Overwrite,
     console,
     friendly,
+    progress_bar,
     refuse_existing,
     warn,
 )
@@ -103,7 +104,7 @@ def select(
         keys = label_keys(potential)
         pool = PoolFiles(tuple(files), keys)
         known = seen_frames(potential, seen, keys)
-        with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        with progress_bar(*columns) as progress:
             task = progress.add_task("", total=None)
             selection = choose(
                 potential,
