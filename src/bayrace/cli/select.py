@@ -47,8 +47,8 @@ def select(
         str | None,
         typer.Option(
             "--by",
-            help="How to choose; default: bald-ef, or variance for a potential that knows no noise "
-            "of the labels, such as one of `bayrace adopt`.",
+            help="How to choose; default: bald-ef; bald-energy for a potential that knows noise of "
+            "energies alone; variance for one that knows none, such as one of `bayrace adopt`.",
         ),
     ] = None,
     argument: Arguments = None,
@@ -141,10 +141,10 @@ def _usual(potential: Potential) -> str:
     from bayrace.core.protocols import Noisy
     from bayrace.models.noise import noise_spec_of
 
-    predicted = noise_spec_of(potential.model).kind in ("energy", "joint")
-    noisy = predicted or isinstance(potential.posterior, Noisy)
-    informative = "bald-ef" if potential.target.is_energy else "bald-energy"
-    return informative if noisy else "variance"
+    predicted = noise_spec_of(potential.model).kind
+    if isinstance(potential.posterior, Noisy) or predicted == "joint":
+        return "bald-ef" if potential.target.is_energy else "bald-energy"
+    return "bald-energy" if predicted == "energy" else "variance"
 
 
 def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:
