@@ -28,17 +28,54 @@ def test_tables_and_json_agree_with_the_potential(bayrace, model, data, tmp_path
     assert f"{1000 * spread:.2f}" in row
 
 
-def test_sigma_of_forces_that_were_never_labelled_is_explained(bayrace, model, data, tmp_path):
+@pytest.fixture(scope="module")
+def without_forces(bayrace, data, tmp_path_factory):
+    """A potential of energies alone, which knows no σ of forces."""
+    folder = tmp_path_factory.mktemp("energies")
     atoms = ase.io.read(data / "train.xyz", index=":")
     for each in atoms:
         del each.calc.results["forces"]
-    ase.io.write(tmp_path / "energies.xyz", atoms, format="extxyz")
+    ase.io.write(folder / "energies.xyz", atoms, format="extxyz")
     changes = ("model.preset=tiny", "train.max_epochs=1", "loss.kind=nll_e", "loss.forces=0")
-    options = [part for change in (*changes, f"output={tmp_path}/run") for part in ("-s", change)]
-    assert bayrace("train", tmp_path / "energies.xyz", *options).exit_code == 0
-    shown = bayrace("evaluate", tmp_path / "run" / "model.bayrace", data / "test.xyz").stdout
+    options = [part for change in (*changes, f"output={folder}/run") for part in ("-s", change)]
+    assert bayrace("train", folder / "energies.xyz", *options).exit_code == 0
+    return folder / "run" / "model.bayrace"
+
+
+def test_sigma_of_forces_that_were_never_labelled_is_explained(
+    bayrace, model, data, without_forces
+):
+    shown = bayrace("evaluate", without_forces, data / "test.xyz").stdout
     assert "nan: not known, as the training data had no such labels" in shown
     assert "nan:" not in bayrace("evaluate", model, data / "test.xyz").stdout
+
+
+def test_a_potential_of_energies_alone_is_reported_and_selects_by_energies(
+    bayrace, data, without_forces, tmp_path
+):
+    sets = ("--test", data / "test.xyz", "--ood", data / "hot.xyz")
+    report = bayrace("report", without_forces, *sets, "-o", tmp_path / "report.html")
+    assert report.exit_code == 0, report.output
+    assert "σ of the energies of “test”" in report.stdout
+    assert "σ of the forces" not in report.stdout
+    chosen = ("-n", 1, "-o", tmp_path / "chosen.xyz")
+    select = bayrace("select", data / "hot.xyz", "-m", without_forces, *chosen)
+    assert select.exit_code == 0, select.output
+    assert "by bald-energy" in select.stdout
+
+
+def test_dynamics_without_known_forces_say_what_to_do(bayrace, data, without_forces, tmp_path):
+    options = ("--temperature", 300, "--steps", 1, "-o", tmp_path / "md.traj")
+    refused = bayrace("md", without_forces, data / "test.xyz@0", *options)
+    assert "go without the rule, --action off" in refused.stderr
+    free = bayrace(
+        "md", without_forces, data / "test.xyz@0", *options, "--action", "off", "--overwrite"
+    )
+    assert free.exit_code == 0, free.output
+
+
+def test_no_bar_and_no_empty_lines_where_there_is_no_terminal(bayrace, model, data):
+    assert bayrace("evaluate", model, data / "test.xyz").stderr == ""
 
 
 def test_config_types_have_their_own_rows(bayrace, model, data, tmp_path):

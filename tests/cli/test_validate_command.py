@@ -42,26 +42,16 @@ def test_duplicates_are_only_warnings(bayrace, data, tmp_path):
     assert result.stdout.count("same geometry:") == 4
 
 
-def test_no_forces_anywhere(bayrace, data, tmp_path):
+@pytest.mark.parametrize("label", ["energy", "forces"])
+def test_no_such_label_anywhere(label, bayrace, data, tmp_path):
     atoms = ase.io.read(data / "test.xyz", index=":")
     for each in atoms:
-        del each.calc.results["forces"]
-    ase.io.write(tmp_path / "energies.xyz", atoms, format="extxyz")
-    result = bayrace("validate", tmp_path / "energies.xyz")
+        del each.calc.results[label]
+    ase.io.write(tmp_path / "without.xyz", atoms, format="extxyz")
+    result = bayrace("validate", tmp_path / "without.xyz")
     assert result.exit_code == 1
-    assert "none of the 4 frames has a label for forces" in result.stdout
-    assert bayrace("validate", tmp_path / "energies.xyz", data / "train.xyz").exit_code == 0
-
-
-def test_no_energies_anywhere(bayrace, data, tmp_path):
-    atoms = ase.io.read(data / "test.xyz", index=":")
-    for each in atoms:
-        del each.calc.results["energy"]
-    ase.io.write(tmp_path / "forces.xyz", atoms, format="extxyz")
-    result = bayrace("validate", tmp_path / "forces.xyz")
-    assert result.exit_code == 1
-    assert "none of the 4 frames has a label for energy" in result.stdout
-    assert bayrace("validate", tmp_path / "forces.xyz", data / "train.xyz").exit_code == 0
+    assert f"none of the 4 frames has a label for {label}" in result.stdout
+    assert bayrace("validate", tmp_path / "without.xyz", data / "train.xyz").exit_code == 0
 
 
 @pytest.mark.parametrize("label", ["energy", "forces", "stress"])

@@ -37,8 +37,9 @@ def test_once(bayrace, run: Path) -> None:
     result = bayrace("watch", run, "--once")
     assert result.exit_code == 0, result.output
     assert "2/10" in result.output
-    assert "20 meV/Å, 3" in result.output
+    assert "20 meV/Å, 3 meV" in result.output
     assert "█▁" in result.output
+    assert "\nrun  " in result.output  # the name of its folder
     assert "nobody works in it now" in result.output
     missing = bayrace("watch", run / "nowhere")
     assert missing.exit_code == 2

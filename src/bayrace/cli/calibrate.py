@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress
 
 from bayrace.cli.common import (
     Debug,
@@ -17,6 +16,7 @@ from bayrace.cli.common import (
     ModelFile,
     StressKey,
     console,
+    counted,
     friendly,
     warn,
 )
@@ -129,13 +129,8 @@ def predictions(potential: Potential, frames: list[Frame], *, edge_budget: int) 
     """Raw predictions with a progress bar."""
     from bayrace.workflow.calibrate import raw_predictions
 
-    with Progress(console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task("predicting", total=len(frames))
-
-        def done(count: int) -> None:
-            progress.update(task, completed=count)
-
-        raw = raw_predictions(potential, frames, edge_budget=edge_budget, progress=done)
+    with counted("predicting", len(frames)) as progress:
+        raw = raw_predictions(potential, frames, edge_budget=edge_budget, progress=progress)
         return [(list(some), prediction) for some, prediction in raw]
 
 

@@ -7,13 +7,17 @@ import functools
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, ProgressColumn
+
+from bayrace.system.cores import share_cores
 
 P = ParamSpec("P")
 
@@ -76,6 +80,7 @@ def friendly(command: Callable[P, None]) -> Callable[P, None]:
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         logging.basicConfig(format="%(levelname)s: %(message)s", level=logging.WARNING)
+        share_cores()
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -119,6 +124,25 @@ _REMEDIES = {
     errno.EACCES: "; name a folder of yours, or change its permissions",
     errno.EPERM: "; name a folder of yours, or change its permissions",
 }
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A bar beside the results on a terminal; elsewhere nothing, not even an empty line."""
+    out = console(stderr=True)
+    return Progress(*columns, console=out, transient=True, disable=not out.is_terminal)
+
+
+@contextmanager
+def counted(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar of what is done of a total, told by the function that it gives."""
+    with progress_bar() as bar:
+        task = bar.add_task(escape(what), total=total)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def plural(count: int, what: str) -> str:
+    """A count with its noun: 1 structure, 2 structures."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def warn(message: str, *, word: str = "warning") -> None:

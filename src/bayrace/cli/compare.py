@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +21,7 @@ from bayrace.cli.common import (
     StressKey,
     console,
     friendly,
+    progress_bar,
 )
 from bayrace.system.process import tune_process
 
@@ -159,7 +160,7 @@ def run(
     from bayrace.evaluate.comparison import compare as judge
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+    with progress_bar(*columns) as progress:
         task = progress.add_task("", total=None)
         return judge(
             potentials,

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.markup import escape
-from rich.progress import Progress
 
 from bayrace.cli.cluster import Processes, Scheduler, loaded
 from bayrace.cli.common import (
@@ -21,6 +19,7 @@ from bayrace.cli.common import (
     ModelFile,
     StressKey,
     console,
+    counted,
     friendly,
     warn,
 )
@@ -220,15 +219,8 @@ def evaluate_frames(
     """Evaluate the frames of one file with a progress bar."""
     from bayrace.evaluate.evaluation import evaluate as compare
 
-    with Progress(console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(escape(name), total=len(frames))
-        return compare(
-            predictor,
-            frames,
-            name=name,
-            edge_budget=edge_budget,
-            progress=lambda done: progress.update(task, completed=done),
-        )
+    with counted(name, len(frames)) as progress:
+        return compare(predictor, frames, name=name, edge_budget=edge_budget, progress=progress)
 
 
 def read_labelled(files: list[str], keys: LabelKeys) -> list[Frame]:

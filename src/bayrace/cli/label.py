@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bayrace.cli.cluster import Scheduler
-from bayrace.cli.common import Debug, console, friendly
+from bayrace.cli.common import Debug, console, friendly, plural
 from bayrace.cli.methods import Arguments, listing, parse_arguments
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def run(frames: list[Frame], oracle: Oracle, store: Path, settings: LabelSetting
     from bayrace.label.label import Progress, label_frames
 
     out = console(stderr=True)
-    out.print(f"{_structures(len(frames))}, {oracle.method}", markup=False)
+    out.print(f"{plural(len(frames), 'structure')}, {oracle.method}", markup=False)
     columns = (
         TextColumn("labels"),
         BarColumn(),
@@ -152,7 +152,7 @@ _EVERY = 30.0  # s between lines
 def report(result: Labelling, output: Path, store: Path) -> None:
     """What came of it; exit code 1 where labels are missing."""
     count = len(result.labelled)
-    console().print(f"{_structures(count, 'labelled ')}: {output}", markup=False)
+    console().print(f"{plural(count, 'labelled structure')}: {output}", markup=False)
     if not result.failures:
         return
     out = console(stderr=True)
@@ -160,15 +160,9 @@ def report(result: Labelling, output: Path, store: Path) -> None:
         out.print(f"failed: {error}", markup=False)
     hidden = len(result.failures) - _SHOWN
     more = f" ({hidden} more are in {store})" if hidden > 0 else ""
-    out.print(
-        f"no label for {_structures(len(result.failures))}{more}; --resume --retries n tries again",
-        markup=False,
-    )
+    missing = plural(len(result.failures), "structure")
+    out.print(f"no label for {missing}{more}; --resume --retries n tries again", markup=False)
     raise typer.Exit(FAILED)
 
 
 _SHOWN = 10  # errors
-
-
-def _structures(count: int, kind: str = "") -> str:
-    return f"{count} {kind}structure{'' if count == 1 else 's'}"

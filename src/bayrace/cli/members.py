@@ -52,7 +52,7 @@ def run_members(
     placement = place_members(config, how, members=members)
     prepared = run.prepare(config, strict=strict)
     describe(config, prepared, out)
-    threads = "" if placement.threads is None else f", {placement.threads} thread(s) each"
+    threads = "" if placement.threads is None else f", threads of each: {placement.threads}"
     where = f"on {how.scheduler}" if how.scheduler else f"{len(placement.slots)} at a time"
     out.print(f"       {members} members, {where}{threads}", markup=False)
     with stop_on_signals() as stop, members_display(out, config.target.build()) as observer:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from bayrace.cli.cluster import Processes, Scheduler, loaded
 from bayrace.cli.common import (
@@ -17,6 +17,7 @@ from bayrace.cli.common import (
     Overwrite,
     console,
     friendly,
+    progress_bar,
     refuse_existing,
 )
 from bayrace.system.process import tune_process
@@ -58,7 +59,7 @@ def predict(
     columns = (SpinnerColumn(), TextColumn("{task.completed} structures"), TimeElapsedColumn())
     with (
         loaded(model, device=device, workers=workers, scheduler=scheduler) as (potential, spread),
-        Progress(*columns, console=console(stderr=True), transient=True) as progress,
+        progress_bar(*columns) as progress,
     ):
         task = progress.add_task("", total=None)
         count = predict_files(

@@ -16,6 +16,7 @@ from bayrace.cli.common import (
     Overwrite,
     console,
     friendly,
+    plural,
     refuse_existing,
 )
 from bayrace.cli.rules import read_known, read_one
@@ -78,8 +79,7 @@ def relax(
     console().print(table)
     open_ends = sum(each.max_force > max_force for each in found)
     late = f"; {open_ends} not relaxed after {steps} steps" if open_ends else ""
-    count = "1 structure" if len(found) == 1 else f"{len(found)} structures"
-    console().print(f"{count}: {output}{late}")
+    console().print(f"{plural(len(found), 'structure')}: {output}{late}")
 
 
 def properties(

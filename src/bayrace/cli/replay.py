@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, refuse_missing
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, plural, refuse_missing
 from bayrace.cli.train import OldOverride, Override
 from bayrace.system.process import tune_process
 
@@ -178,7 +178,7 @@ def describe(config: ReplayConfig, plan: Plan, potential: Potential, out: Consol
     tune = config.tune
     how = "from their checkpoints" if tune.start == "checkpoint" else "from scratch"
     out.print(
-        f"train  {potential.posterior.samples} member(s) {how}, {tune.epochs} epochs on "
+        f"train  {plural(potential.posterior.samples, 'member')} {how}, {tune.epochs} epochs on "
         f"{len(plan.train)} + new structures, learning rate {tune.lr:g}"
     )
     out.print(f"run    {len(plan.cells())} cells in {config.output}")

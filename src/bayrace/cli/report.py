@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.progress import Progress
 
 from bayrace.cli.common import (
     Debug,
@@ -19,6 +17,7 @@ from bayrace.cli.common import (
     ModelFile,
     StressKey,
     console,
+    counted,
     friendly,
 )
 from bayrace.system.process import tune_process
@@ -118,15 +117,14 @@ def judge_set(
     """Evaluate one set with a progress bar, also without recalibration if there is one."""
     from bayrace.evaluate.judged import judge_frames
 
-    with Progress(console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task(escape(name), total=len(frames))
+    with counted(name, len(frames)) as progress:
         return judge_frames(
             potential,
             frames,
             name=name,
             role=role,
             edge_budget=edge_budget,
-            progress=lambda done: progress.update(task, completed=done),
+            progress=progress,
         )
 
 

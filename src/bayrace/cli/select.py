@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +18,7 @@ from bayrace.cli.common import (
     Overwrite,
     console,
     friendly,
+    progress_bar,
     refuse_existing,
     warn,
 )
@@ -46,8 +47,8 @@ def select(
         str | None,
         typer.Option(
             "--by",
-            help="How to choose; default: bald-ef, or variance for a potential that knows no noise "
-            "of the labels, such as one of `bayrace adopt`.",
+            help="How to choose; default: bald-ef; bald-energy for a potential that knows noise of "
+            "energies alone; variance for one that knows none, such as one of `bayrace adopt`.",
         ),
     ] = None,
     argument: Arguments = None,
@@ -103,7 +104,7 @@ def select(
         keys = label_keys(potential)
         pool = PoolFiles(tuple(files), keys)
         known = seen_frames(potential, seen, keys)
-        with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        with progress_bar(*columns) as progress:
             task = progress.add_task("", total=None)
             selection = choose(
                 potential,
@@ -140,10 +141,10 @@ def _usual(potential: Potential) -> str:
     from bayrace.core.protocols import Noisy
     from bayrace.models.noise import noise_spec_of
 
-    predicted = noise_spec_of(potential.model).kind in ("energy", "joint")
-    noisy = predicted or isinstance(potential.posterior, Noisy)
-    informative = "bald-ef" if potential.target.is_energy else "bald-energy"
-    return informative if noisy else "variance"
+    predicted = noise_spec_of(potential.model).kind
+    if isinstance(potential.posterior, Noisy) or predicted == "joint":
+        return "bald-ef" if potential.target.is_energy else "bald-energy"
+    return "bald-energy" if predicted == "energy" else "variance"
 
 
 def seen_frames(potential: Potential, files: list[str] | None, keys: LabelKeys) -> list[Frame]:

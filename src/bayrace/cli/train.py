@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, warn
+from bayrace.cli.common import INTERRUPTED, Debug, console, friendly, plural, warn
 from bayrace.cli.describe import describe
 from bayrace.system.process import tune_process
 
@@ -290,4 +290,4 @@ def uncertainty(potential: Potential) -> str:
         return what if silent and name == "point" else f"{what}, not calibrated"
     count = calibration.frames
     few = "; so few tell its size roughly (data.valid)" if count < FEW_VALID else ""
-    return f"{what}, calibrated on {count} validation structure{'' if count == 1 else 's'}{few}"
+    return f"{what}, calibrated on {plural(count, 'validation structure')}{few}"

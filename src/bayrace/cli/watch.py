@@ -110,7 +110,8 @@ def _cells(each: Training) -> list[str]:
     from bayrace.config import format_duration
 
     limit = "" if each.max_epochs is None else f"/{each.max_epochs}"
-    shown = (("forces_mae", "meV/Å"), ("energy_mae", ""))
+    energy = "meV" if "forces_mae" in each.metrics else ""  # else that of another property
+    shown = (("forces_mae", "meV/Å"), ("energy_mae", energy))
     errors = [f"{each.metrics[k]:.4g} {u}".strip() for k, u in shown if k in each.metrics]
     return [
         each.name,

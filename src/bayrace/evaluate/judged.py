@@ -50,8 +50,8 @@ class Quantity:
 
     @property
     def uncertain(self) -> bool:
-        """Whether a spread was predicted at all."""
-        return bool(self.size and self.std.any())
+        """Whether a spread was predicted at all; nan is none."""
+        return bool((self.std > 0).any())
 
     @property
     def error(self) -> Array:
@@ -94,7 +94,9 @@ class Judged:
     force_std: Array  # (N,) eV/Å, root mean square over directions
     atomic_std: Array  # (N,) eV, epistemic σ of the energy of each atom; nan where not modelled
     seen: Mapping[str, int]  # structures the potential was made with, by what they were for
-    scores: Mapping[str, Array]  # (S,) by name: large for unknown structures; none of only zeros
+    scores: Mapping[
+        str, Array
+    ]  # (S,) by name: large for unknown structures; none of only zeros, or unknown
     target: Target = ENERGY  # that `energy` holds, in its unit
 
     @property
@@ -184,7 +186,7 @@ def judge(
         force_std=np.sqrt(np.mean(evaluation.forces.std**2, axis=1)),
         atomic_std=evaluation.atomic_std,
         seen=seen or {},
-        scores={name: score for name, score in evaluation.scores().items() if score.any()},
+        scores={name: each for name, each in evaluation.scores().items() if _says_something(each)},
         target=evaluation.target,
     )
 
@@ -231,3 +233,7 @@ def _ends(shape: ErrorDistribution | None) -> tuple[float, float]:
     ends = torch.special.ndtri(levels) if shape is None else shape.quantile(levels)
     low, high = ends.tolist()
     return low, high
+
+
+def _says_something(scores: Array) -> bool:
+    return bool(scores.any() and not np.isnan(scores).any())

@@ -147,8 +147,9 @@ def exceedance(covariance: Array, error: float, *, shape: ErrorDistribution | No
 def _refuse_unknown(covariance: Array) -> None:
     if not (math.isfinite(covariance.sum()) or np.isfinite(covariance).all()):  # the sum is quicker
         raise ValueError(
-            "force covariances are not finite: either the simulation has blown up, or only the "
-            'uncertainty of the energy was asked for; use uncertainty="full"'
+            "force covariances are not finite: either the simulation has blown up, or σ of forces "
+            "is not known, as the training data had none (go without the rule, --action off), or "
+            'only the uncertainty of the energy was asked for; use uncertainty="full"'
         )
 
 

@@ -71,7 +71,7 @@ def training(place: Path, folder: Path) -> Training | None:
     limits = _limits(place / CONFIG)
     epochs, elapsed, epoch = limits.get("max_epochs"), float(last["elapsed"]), int(last["epoch"])
     return Training(
-        name=str(place.relative_to(folder)),
+        name=folder.resolve().name if place == folder else str(place.relative_to(folder)),
         running=held(place),
         epoch=epoch,
         max_epochs=epochs,

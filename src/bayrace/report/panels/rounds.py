@@ -148,7 +148,7 @@ def chosen_blocks(rounds: Sequence[Round], shown: Sequence[Shown]) -> list[Block
         "Force σ: the largest predicted one, meV/Å. Risk: of a force error beyond what the "
         "rule allows. Force error: RMSE of the structure before it was trained on, meV/Å."
     )
-    title = f"The last {len(latest)} round(s)"
+    title = "The last round" if len(latest) == 1 else f"The last {len(latest)} rounds"
     return [Table("chosen", title, caption, columns, rows), *_viewer(shown)]
 
 
