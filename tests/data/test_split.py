@@ -57,7 +57,7 @@ def test_stretches_are_drawn_where_single_frames_would_be_copies(caplog):
         replace(ethanol[0], positions=ethanol[0].positions + each, index=place)
         for place, each in enumerate(places)
     ]
-    with caplog.at_level("INFO", "bayrace"):
+    with caplog.at_level("WARNING", "bayrace"):
         parts = split(path, valid=50, seed=0, drawn="auto")
     assert [indices(each) for each in parts] == [
         indices(each) for each in split(path, valid=50, seed=0, drawn="stretches")

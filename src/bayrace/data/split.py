@@ -41,9 +41,9 @@ def split(
         return parts
     stretches = _stretches(len(frames), count, random)
     if drawn == "auto":
-        logger.info(
-            "training frames that follow each other are almost alike: validation frames are %d "
-            "stretch%s of them; data.split=frames draws single ones, whose errors are too small",
+        logger.warning(
+            "frames that follow each other are almost alike, so validation frames are %d stretch%s "
+            "of them, not single ones; a trajectory of its own is better: data.valid=other.xyz",
             len(stretches),
             "" if len(stretches) == 1 else "es",
         )

@@ -43,10 +43,10 @@ def succession_doubts(train: Sequence[Frame], valid: Sequence[Frame]) -> list[Do
             continue
         what = (
             f"frames that follow each other differ by {near:.2g} Å, any two by {usual:.2g} Å, so "
-            "validation frames drawn at random are almost training frames, and errors and σ of "
-            "other trajectories will be larger than theirs"
+            "single validation frames are almost training frames, and errors and σ of other "
+            "trajectories will be larger than theirs"
         )
-        remedy = "write frames less often, or give data.valid a trajectory of its own"
+        remedy = "give data.valid a trajectory of its own, or leave data.split: auto"
         found.append(Doubt(source, what, remedy))
     return found
 
