@@ -62,6 +62,7 @@ CHANGES: dict[str, Change] = {
     "huge references": lambda d: d["references"].update({"1": 10**400}),
     "missing references": lambda d: d.update(references={}),
     "infinite lambdas": lambda d: d["lambdas"].update(energy=math.inf),
+    "no weight of energies with noise": lambda d: d["lambdas"].update(energy=0.0),
     "lambdas as text": lambda d: d.update(lambdas="x"),
     "statistics as a list": lambda d: d.update(statistics=[]),
     "gap as text": lambda d: d["statistics"].update(distance_gap="wide"),

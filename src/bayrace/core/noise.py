@@ -28,5 +28,13 @@ class NoiseSpec:
                 "2 members, every other kind 0"
             )
 
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        """Whose variances heads predict."""
+        if self.kind in ("none", "shallow"):
+            return ()
+        forces = ("forces",) if self.kind == "joint" else ()
+        return ("energy", *forces, *(("stress",) if self.stress else ()))
+
 
 NO_NOISE = NoiseSpec(kind="none", energy="extensive", covariance="equivariant", stress=False)

@@ -9,6 +9,7 @@ from typing import Any
 import bayrace
 from bayrace.calibrate.calibration import Calibration
 from bayrace.calibrate.fit import GROWTH, Powers
+from bayrace.core.noise import NO_NOISE, NoiseSpec
 from bayrace.core.protocols import Model, Posterior
 from bayrace.core.shapes import parameter_shapes
 from bayrace.data.distances import Distances
@@ -38,6 +39,7 @@ def fields_of(contents: Contents, path: Path) -> dict[str, Any]:
         ) from error
 
 
+_LEAST = 1e-30  # weight of a quantity with noise
 # What Python and torch raise where a document has other types or sizes than they expect.
 _WRONG = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -60,13 +62,11 @@ def _read(contents: Contents) -> dict[str, Any]:
         real(f"{GROWTH}.{name}", power, least=0.0, most=4.0)
     energies = {z: real("reference", e, least=-1e9, most=1e9) for z, e in _pairs(document)}
     reference_tensor(energies, spec.elements)
-    names = ("energy", "forces", "stress")
-    weights = {name: real(name, document["lambdas"][name], least=0.0, most=1e30) for name in names}
     return {
         "spec": spec,
         "posterior": _posterior(contents),
         "references": energies,
-        "lambdas": Lambdas(**weights),
+        "lambdas": _lambdas(document["lambdas"], getattr(spec, "noise", NO_NOISE)),
         "statistics": statistics,
         "config": config,
         "fingerprint": str(document["fingerprint"]),
@@ -77,6 +77,15 @@ def _read(contents: Contents) -> dict[str, Any]:
         else None,
         "version": str(document["version"]),
     }
+
+
+def _lambdas(document: Mapping[str, Any], noise: NoiseSpec) -> Lambdas:
+    """Weights of the loss; variances are divided by those of quantities that have noise."""
+    least = {"energy": 0.0, "forces": 0.0, "stress": 0.0}
+    least |= dict.fromkeys(noise.quantities, _LEAST)
+    return Lambdas(
+        **{name: real(name, document[name], least=low, most=1e30) for name, low in least.items()}
+    )
 
 
 def _pairs(document: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
