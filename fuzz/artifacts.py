@@ -54,9 +54,10 @@ def try_case(path: Path) -> str:
         _ = potential.gap_limit, potential.fingerprint, potential.version
     except _USED:
         return "refused"
-    energies, spread = prediction.energy.mean, prediction.energy.total
     calculated = (torch.tensor(energy, dtype=torch.float64), torch.from_numpy(forces))
-    results = (energies, spread, prediction.forces.mean, *calculated)
+    results = [prediction.energy.mean, prediction.forces.mean, *calculated]
+    if getattr(potential.posterior, "energy_modelled", True):  # else its variance is nan
+        results.append(prediction.energy.total)
     finite = all(bool(torch.isfinite(value).all()) for value in results)
     return "used" if finite else "NaN was returned"
 
