@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bayrace.config.data import DataConfig
 from bayrace.config.durations import format_duration, parse_duration
 from bayrace.config.load import (
     ConfigError,
@@ -12,7 +13,7 @@ from bayrace.config.load import (
     plain_values_of,
 )
 from bayrace.config.model import ModelConfig
-from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
+from bayrace.config.schema import Config, LossConfig, TrainConfig
 from bayrace.config.template import json_schema, template
 
 __all__ = [

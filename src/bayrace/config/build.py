@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal, cast
 
+from bayrace.config.data import DataConfig
 from bayrace.config.load import ConfigError
-from bayrace.config.schema import Config, DataConfig, LossConfig, TrainConfig
+from bayrace.config.schema import Config, LossConfig, TrainConfig
 from bayrace.config.target import TargetConfig
 from bayrace.core.protocols import Likelihood, ModelSpec
 from bayrace.data.dataset import Dataset

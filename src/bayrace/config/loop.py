@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, create_model, model_validator
 
 from bayrace.config.active import Name, SelectConfig, TuneConfig
+from bayrace.config.data import DataConfig
 from bayrace.config.docstrings import described
 from bayrace.config.fields import Folder, NamedPaths, Paths
 from bayrace.config.load import make_config, plain_values_of
@@ -18,7 +19,6 @@ from bayrace.config.presets import fill_run
 from bayrace.config.schema import (
     CalibrateConfig,
     Config,
-    DataConfig,
     LossConfig,
     PosteriorConfig,
     TrainConfig,
