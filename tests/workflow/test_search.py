@@ -124,6 +124,26 @@ def test_no_trial_is_lost_by_a_kill(folder: Path) -> None:
     assert (folder / "out" / "search.png").is_file()
 
 
+def test_an_interrupted_trial_is_continued(folder: Path) -> None:
+    """Its training leaves a potential of the epochs that it had, which is no result."""
+    source = written(folder, sampler="random", space="{train.momentum: [0.9]}", trials=1)
+    source.write_text(source.read_text().replace("max_epochs: 2", "max_epochs: 40"))
+    config, wanted, raw = load_search(source)
+    trial = folder / "out/trials/0000/seed-0"
+
+    def begun() -> bool:
+        history = trial / "history.jsonl"
+        return history.is_file() and bool(history.read_text())
+
+    stopped = search(config, wanted, raw, watch=SearchObserver(stop=begun))
+    assert stopped.interrupted
+    assert (trial / "model.bayrace").is_file()
+    assert len((trial / "history.jsonl").read_text().splitlines()) < 40
+    result = search(config, wanted, raw, watch=SearchObserver())
+    assert [each.state for each in result.trials] == ["complete"]
+    assert len((trial / "history.jsonl").read_text().splitlines()) == 40
+
+
 def test_what_cannot_be_searched_is_refused(folder: Path) -> None:
     ranged = written(folder, sampler="grid", space="{train.lr: {low: 0.1, high: 1}}", trials=2)
     with pytest.raises(ConfigError, match=r"train\.lr is a range"):

@@ -32,7 +32,7 @@ from bayrace.system.jobs import Placement, run_jobs
 from bayrace.train.checkpoint import LAST, write_atomically
 from bayrace.train.state import HISTORY
 from bayrace.workflow.folder import MODEL, locked
-from bayrace.workflow.member import SideBySide
+from bayrace.workflow.member import SideBySide, finished_potential
 from bayrace.workflow.prepare import read_splits
 from bayrace.workflow.search_pruner import Pruner
 from bayrace.workflow.search_score import Judgement, judge
@@ -198,7 +198,7 @@ class _Run:
     def train(self, trial: Trial, config: Config, slot: Placement, *, first: bool) -> None:
         """One training in its process, unless it is done; the first of a trial may be pruned."""
         folder = Path(config.output)
-        if (folder / MODEL).is_file():
+        if finished_potential(config) is not None:
             return
         pruner = Pruner(trial, folder / HISTORY, config) if first and self.search.prune else None
 
