@@ -49,6 +49,11 @@ def label_keys(data: DataConfig, target: TargetConfig | None = None) -> LabelKey
     )
 
 
+def split_seed(config: Config) -> int:
+    """Of the draw of validation structures."""
+    return config.seed if config.data.split_seed is None else config.data.split_seed
+
+
 def lambdas(loss: LossConfig, train: Dataset) -> Lambdas:
     """Weights of the quadratic terms; that of the stress may follow from the training set.
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bayrace.config import Config, ConfigError, changed, dump_config, plain_values_of
-from bayrace.config.build import train_settings
+from bayrace.config.build import split_seed, train_settings
 from bayrace.data.split import fingerprint
 from bayrace.evaluate.evaluation import Evaluation
 from bayrace.posterior.ensemble import Ensemble, EnsembleOptions
@@ -155,13 +155,12 @@ def member_config(config: Config, index: int, *, threads: int | None) -> Config:
 
     It does not tell how many members there are, as their number may grow.
     """
-    split_seed = config.seed if config.data.split_seed is None else config.data.split_seed
     alone = config.posterior.choosing("ensemble", EnsembleOptions()).choosing("point")
     return changed(
         config,
         seed=config.seed + index,
         output=str(Path(config.output) / f"member-{index}"),
-        data=changed(config.data, split_seed=split_seed),
+        data=changed(config.data, split_seed=split_seed(config)),
         train=changed(config.train, threads=threads),
         posterior=alone,
         calibrate=config.calibrate.choosing("none"),  # σ is that of all members

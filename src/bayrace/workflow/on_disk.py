@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from bayrace.config import Config, ConfigError
-from bayrace.config.build import label_keys
+from bayrace.config.build import label_keys, split_seed
 from bayrace.data.frame import Frame, Integers
 from bayrace.data.paths import expand
 from bayrace.data.reference import atomic_number
@@ -64,7 +64,7 @@ def open_store(config: Config) -> Store | None:
 def disk_parts(config: Config, store: Store) -> DiskParts:
     """Draw validation structures, if they have no files, and the sample."""
     data = config.data
-    seed = config.seed if data.split_seed is None else data.split_seed
+    seed = split_seed(config)
     held, valid = np.zeros(len(store), dtype=bool), None
     if not isinstance(data.valid, tuple):
         count = _valid_count(data.valid, len(store))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bayrace.config import Config, ConfigError, LossConfig
-from bayrace.config.build import label_keys, lambdas, model_spec, train_settings
+from bayrace.config.build import label_keys, lambdas, model_spec, split_seed, train_settings
 from bayrace.data.check import LabelNeeds, check_frames, check_labelled
 from bayrace.data.dataset import Dataset
 from bayrace.data.disk import DiskDataset
@@ -119,9 +119,7 @@ def drawn(
     frames: Sequence[Frame], config: Config, *, valid: int | float
 ) -> tuple[list[Frame], list[Frame]]:
     """Training and validation structures, as the configuration says to part them."""
-    data = config.data
-    seed = config.seed if data.split_seed is None else data.split_seed
-    return split(frames, valid=valid, seed=seed, drawn=data.split)
+    return split(frames, valid=valid, seed=split_seed(config), drawn=config.data.split)
 
 
 def _references(config: Config, splits: Splits) -> dict[int, float]:
