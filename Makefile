@@ -29,7 +29,7 @@ demo: $(STAMPS)/run
 	$(BIN)/bayrace demo --output demo-output
 
 test: $(STAMPS)/dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(STAMPS)/dev
 	$(BIN)/ruff check .

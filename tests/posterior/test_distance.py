@@ -61,7 +61,7 @@ def unit_factor(train: list[Frame]) -> torch.Tensor:
     whole = torch.cat([features_of(frame)[1] for frame in train])
     gram = whole.T @ whole
     mean = float(torch.linalg.eigvalsh(gram).mean())
-    inverse = torch.linalg.inv(gram + 1e-10 * mean * torch.eye(len(gram), dtype=torch.float64))
+    inverse = torch.linalg.inv(gram + 1e-6 * mean * torch.eye(len(gram), dtype=torch.float64))
     return torch.linalg.cholesky((inverse + inverse.T) / 2)
 
 

@@ -12,7 +12,7 @@ from bayrace.core.outputs import Outputs
 from bayrace.models.derivatives import evaluate
 from bayrace.models.race.network import Race
 from bayrace.nn.lengths import Lengths
-from bayrace.posterior.growth import Growth
+from bayrace.posterior.growth import Growth, Law
 from bayrace.testing import graph_of, random_frame, small_spec
 
 ELEMENTS = (1, 6, 8)
@@ -37,7 +37,8 @@ def growth() -> Growth:
     centres = torch.randn(3, 16, generator=generator, dtype=REAL)
     factor = torch.randn(1, 16, 11, generator=generator, dtype=REAL)
     scale = torch.tensor([0.1, 0.2, 0.4], dtype=REAL)
-    return Growth(Lengths(matrices, centres), Lengths(factor), scale, 1.4, 1.85)
+    laws = Law(1.4, 500.0), Law(0.85, 20.0)
+    return Growth(Lengths(matrices, centres), Lengths(factor), scale, *laws)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, REAL])
@@ -70,10 +71,17 @@ def test_atoms_by_hand() -> None:
     moved = (feature - made.distance.centres[1]) @ made.distance.matrices[1]
     m, r = moved @ moved, (feature @ made.rigidity.matrices[0]).square().sum()
     found = made(batch, outputs, forces=True)
-    torch.testing.assert_close(found.energy, (r * m**0.85).reshape(1), rtol=1e-12, atol=0)
+    energy = r * (m / (1 + m / 20)) ** 0.85
+    torch.testing.assert_close(found.energy, energy.reshape(1), rtol=1e-12, atol=0)
     assert found.forces is not None
-    expected = 0.2 * m**1.4 * torch.eye(3, dtype=REAL).unsqueeze(0)
+    expected = 0.2 * (m / (1 + m / 500)) ** 1.4 * torch.eye(3, dtype=REAL).unsqueeze(0)
     torch.testing.assert_close(found.forces, expected, rtol=1e-12, atol=0)
+
+
+def test_a_law_without_ceiling_is_a_power() -> None:
+    far = torch.tensor([0.5, 1.0, 1e5], dtype=REAL)
+    torch.testing.assert_close(Law(1.4)(far), far**1.4, rtol=1e-14, atol=0)
+    assert float(Law(1.4, 1e4)(far[-1:] * 1e9)) == pytest.approx(1e4**1.4, rel=1e-6)
 
 
 def test_shares_take_the_definition() -> None:

@@ -73,16 +73,21 @@ void lengths(long kinds, const long *first, long width, long size, const real *x
   of_kinds(0, kinds, first, width, size, x, centres, panels, out);
 }
 
+/* (m / (1 + slope m))^power, of bayrace.posterior.growth.Law. */
+static inline double levelled(double m, double power, double slope) {
+  return pow(m / (1 + slope * m), power);
+}
+
 /* What bayrace.posterior.growth says of atoms with the features x, m being their length by centres
-   and panels, of which `excess` and `grown` are powers. `rigid`, the panels of one matrix, gives
+   and panels, of which `excess` and `grown` are powers, levelled off. `rigid`, the panels of one matrix, gives
    lengths r of atoms and of sums over structures: atomic = r excess, energy = r mean(excess).
    Without it there are neither; without scales, one of every kind, there is no covariance, (3, 3)
    of every atom. `sums` are zeros (structures, width). */
 void grow(long kinds, const long *first, long width, const real *x, long size,
           const double *centres, const double *panels, long rigid_size, const double *rigid,
-          long structures, const long *owner, const double *scale, double power,
-          double energy_power, double *sums, double *energy, double *atomic, double *grown,
-          double *covariance) {
+          long structures, const long *owner, const double *scale, double power, double slope,
+          double energy_power, double energy_slope, double *sums, double *energy, double *atomic,
+          double *grown, double *covariance) {
   const long all[] = {0, first[kinds]}, every[] = {0, structures};
   of_kinds(0, kinds, first, width, size, x, centres, panels, grown);
   if (rigid) {
@@ -90,7 +95,7 @@ void grow(long kinds, const long *first, long width, const real *x, long size,
     for (long s = 0; s < structures; s++) excess[s] = atoms[s] = 0;
     of_kinds(0, 1, all, width, rigid_size, x, 0, rigid, atomic);
     for (long n = 0; n < all[1]; n++) {
-      const double own = pow(grown[n], energy_power - 1);
+      const double own = levelled(grown[n], energy_power, energy_slope);
       atomic[n] *= own;
       excess[owner[n]] += own;
       atoms[owner[n]] += 1;
@@ -101,7 +106,7 @@ void grow(long kinds, const long *first, long width, const real *x, long size,
   }
   for (long s = 0; s < kinds; s++)
     for (long n = first[s]; n < first[s + 1]; n++) {
-      grown[n] = pow(grown[n], power);
+      grown[n] = levelled(grown[n], power, slope);
       for (int k = 0; covariance && k < 9; k++)
         covariance[9 * n + k] = k % 4 ? 0 : scale[s] * grown[n];
     }

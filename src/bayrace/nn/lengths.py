@@ -101,7 +101,7 @@ def load(real: str, dtype: torch.dtype, lanes: int) -> dict[str, Any]:
     library.lengths.argtypes = [whole, pointer, whole, whole, *[pointer] * 4]
     library.grow.argtypes = [
         *(whole, pointer, whole, pointer, whole, pointer, pointer, whole, pointer),
-        *(whole, pointer, pointer, *[ctypes.c_double] * 2, *[pointer] * 5),
+        *(whole, pointer, pointer, *[ctypes.c_double] * 4, *[pointer] * 5),
     ]
     library.lengths.restype = library.grow.restype = None
     return {"lengths": library.lengths, "grow": library.grow}

@@ -5,19 +5,21 @@ its element in the training set. The latent distance (Janet 2019)
 
     m = (φ - μ)ᵀ Σ⁻¹ (φ - μ) / ⟨the same over the training atoms⟩
 
-is about 1 where training has been and 10² to 10⁴ where it has not. The error of a force follows it
+is about 1 where training has been and 10² to 10⁵ where it has not. The error of a force follows it
 at home and abroad alike, and that of an energy follows the rigidity of the structure (LLPR, Bigi
 2024), φ summed over its atoms and C = Σ φφᵀ + ςI over the training structures:
 
-    cov F = c m^p,    var E = α² φᵀC⁻¹φ ⟨m^(q-1)⟩ over atoms,    var σ_ij = b Σ m^p / V².
+    cov F = c g(m)^p,    var E = α² φᵀC⁻¹φ ⟨g(m)^(q-1)⟩ over atoms,    var σ_ij = b Σ g(m)^p / V²,
 
-Rigidity takes the features for given. Far from the data they are wrong too, and errors grow faster
-than m: p = 1.4 and q = 1.85 served three molecules from home to four times the temperature, where
-p = q = 1 left σ half as large as the errors. Directions in which training atoms hardly differ are
-those that new structures leave first: Σ is regularised as little as validation errors allow. c of
-every element, α and b are fitted to these, and so is how much of the network's own noise is left
-beside them (`bayrace.likelihood.robust.shares`). Nothing is differentiated. The price: force
-covariances have no direction of their own.
+where g(m) = m / (1 + m/K) levels off at K, 30 000 for forces and 300 for energies. Rigidity takes
+the features for given. Far from the data they are wrong too, and errors grow faster than m, but not
+for ever: atoms of a crystal hardly differ at home, and m of a melt is 10⁵. ς, p, q and K were
+chosen on metals, germanium, water and molecules together, from home to four times the temperature
+and strains of 6 %. Directions in which training atoms hardly differ are those that new structures
+leave first: Σ is regularised as little as validation errors allow. c of every element, α and b are
+fitted to these, and so is how much of the network's own noise is left beside them
+(`bayrace.likelihood.robust.shares`). Nothing is differentiated. The price: force covariances have
+no direction of their own.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from bayrace.nn.covariance import isotropic_covariance
 from bayrace.nn.lengths import Lengths
 from bayrace.posterior.example import STEP, last_layer
 from bayrace.posterior.gaussian.last_layer import LastLayer, last_layer_places
-from bayrace.posterior.growth import Growth
+from bayrace.posterior.growth import Growth, Law
 from bayrace.posterior.held_out import HeldOut, held_out
 from bayrace.posterior.latent import (
     hidden_features,
@@ -65,8 +67,14 @@ class DistanceOptions(PosteriorMethod):
     keeps_weights: ClassVar[bool] = True
     power: Annotated[float, Ge(1), Le(3)] = 1.4
     """Variances of forces and stress grow with this power of the squared distance from the data."""
-    energy_power: Annotated[float, Ge(1), Le(3)] = 1.85
+    energy_power: Annotated[float, Ge(1), Le(3)] = 2.0
     """The same for the variance of the energy."""
+    ceiling: Annotated[float, Gt(1)] = 3e4
+    """What distances level off at, for forces and stress: m counts as m / (1 + m / ceiling)."""
+    energy_ceiling: Annotated[float, Gt(1)] = 300.0
+    """The same for the energy."""
+    rigidity: Annotated[float, Gt(0)] = 1e-6
+    """ς of energies: least eigenvalue of C that counts, in units of the mean."""
     regularisation: Annotated[float, Gt(0)] | None = None
     """Least variance of a feature that counts, in units of the mean; null: as little as validation
     errors do not contradict."""
@@ -105,7 +113,7 @@ class Distance:
     """Weights, and what is known of the features that they give; implements `ClosedForm`.
 
     Draws of more than one sample are those of the last layer by LLPR, whose energies scatter as C
-    says, without the growth by m^(q-1).
+    says, without the growth by g(m)^(q-1).
     """
 
     name: ClassVar[str] = "distance"
@@ -114,8 +122,8 @@ class Distance:
     whitening: Tensor  # (Z, D, D) float64, m = |(φ - μ) @ whitening|²
     forces_scale: Tensor | None  # (Z,) float64 (eV/Å)², c; None: forces are not modelled
     stress_scale: float | None  # eV²; None: the stress is not modelled
-    power: float  # p
-    energy_power: float  # q
+    forces_law: Law  # p and K
+    energy_law: Law  # q - 1 and its K
     energy_modelled: bool
     noise: Mapping[str, float]  # factors of the network's noise variances, by quantity
     unlike: Novelty | None  # of whole structures; None where the file does not tell
@@ -166,8 +174,8 @@ class Distance:
             Lengths(self.whitening, self.centre.contiguous()),
             Lengths(self.last.factor.unsqueeze(0)) if self.energy_modelled else None,
             self.forces_scale,
-            self.power,
-            self.energy_power,
+            self.forces_law,
+            self.energy_law,
         )
 
     def tensors(self) -> Params:
@@ -182,8 +190,10 @@ class Distance:
     def options(self) -> dict[str, Any]:
         """The scales."""
         return {
-            "power": self.power,
-            "energy_power": self.energy_power,
+            "power": self.forces_law.power,
+            "ceiling": self.forces_law.ceiling,
+            "energy_power": 1 + self.energy_law.power,
+            "energy_ceiling": self.energy_law.ceiling,
             "stress_scale": self.stress_scale,
             "energy_modelled": self.energy_modelled,
             "noise": dict(self.noise),
@@ -200,8 +210,8 @@ class Distance:
             *features,
             tensors.get("forces_scale"),
             stress_scale=None if stress is None else float(stress),
-            power=float(options["power"]),
-            energy_power=float(options["energy_power"]),
+            forces_law=Law(float(options["power"]), _ceiling(options, "ceiling")),
+            energy_law=Law(float(options["energy_power"]) - 1, _ceiling(options, "energy_ceiling")),
             energy_modelled=bool(options["energy_modelled"]),
             noise={str(name): float(value) for name, value in options["noise"].items()},
             unlike=None
@@ -241,16 +251,19 @@ def fit(
     """
     params = {name: value.detach() for name, value in params.items()}
     seen = training_features(model, params, train, progress)
-    root = inverse_root(seen.structures)
+    root = inverse_root(seen.structures, options.rigidity)
     _, smooth = whitened(seen, REGULARISATION)
     last = LastLayer(params, last_layer_places(model, params), root)
+    laws = (
+        Law(options.power, options.ceiling),
+        Law(options.energy_power - 1, options.energy_ceiling),
+    )
 
     def bare(regularisation: float) -> Distance:
         centre, whitening = whitened(seen, regularisation)
         ones = torch.ones(len(centre), dtype=_REAL, device=root.device)
-        powers = options.power, options.energy_power
         unlike = Novelty.fitted(seen.means, centre, whitening, smooth)
-        return Distance(last, centre, whitening, ones, 1.0, *powers, True, {}, unlike)
+        return Distance(last, centre, whitening, ones, 1.0, *laws, True, {}, unlike)
 
     found = options.regularisation
     if found is None:
@@ -285,6 +298,12 @@ _ENOUGH = 100  # structures that choose among them
 _FEW = 50  # as which fewer count: they would not contradict anything
 
 
+def _ceiling(options: Mapping[str, Any], name: str) -> float | None:
+    """Of a file; those of before there were ceilings have none."""
+    found = options.get(name)
+    return None if found is None else float(found)
+
+
 def _example(model: LinearModel, params: Params) -> Distance:
     last = last_layer(model, params)
     kinds, size = len(model.elements), len(last.places)
@@ -298,8 +317,8 @@ def _example(model: LinearModel, params: Params) -> Distance:
         whitening,
         STEP**2 * torch.arange(1, kinds + 1, dtype=_REAL, device=last.factor.device),
         stress_scale=STEP**2,
-        power=1.4,
-        energy_power=1.85,
+        forces_law=Law(1.4, 3e4),
+        energy_law=Law(0.9, 300.0),
         energy_modelled=True,
         noise={"energy": 0.5, "forces": 0.25, "stress": 2.0},
         unlike=Novelty(centre, whitening, gains, 0.5),

@@ -21,13 +21,29 @@ from bayrace.posterior.gaussian.last_layer import pooled_features, structure_fea
 from bayrace.posterior.latent import hidden_features
 
 
+class Law(NamedTuple):
+    """How a variance grows with m: g(m)^power, g(m) = m / (1 + m / ceiling)."""
+
+    power: float
+    ceiling: float | None = None  # None: m does not level off
+
+    def __call__(self, distance: Tensor) -> Tensor:
+        """Of every atom."""
+        return (distance / (1 + distance * self.slope)) ** self.power
+
+    @property
+    def slope(self) -> float:
+        """1 / ceiling."""
+        return 0.0 if self.ceiling is None else 1 / self.ceiling
+
+
 class Grown(NamedTuple):
     """Float64, in the order of the batch."""
 
-    energy: Tensor  # (S,) r ⟨m^(q-1)⟩; nan where energies are not modelled
-    atomic: Tensor | None  # (N,) r m^(q-1)
-    grown: Tensor  # (N,) m^p
-    forces: Tensor | None  # (N, 3, 3) c m^p
+    energy: Tensor  # (S,) r ⟨g(m)^(q-1)⟩; nan where energies are not modelled
+    atomic: Tensor | None  # (N,) r g(m)^(q-1)
+    grown: Tensor  # (N,) g(m)^p
+    forces: Tensor | None  # (N, 3, 3) c g(m)^p
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +53,8 @@ class Growth:
     distance: Lengths  # m, of every element
     rigidity: Lengths | None  # r; None where energies are not modelled
     forces_scale: Tensor | None  # (Z,) c; None where forces are not
-    power: float  # p
-    energy_power: float  # q
+    forces_law: Law  # p and K
+    energy_law: Law  # q - 1 and its K
 
     def __call__(self, batch: GraphBatch, outputs: Outputs, *, forces: bool) -> Grown:
         """Of a batch whose `outputs` have features."""
@@ -54,11 +70,11 @@ class Growth:
         distance = self.distance(hidden_features(outputs), batch.species_counts)
         energy, atomic = distance.new_full((batch.n_structures,), torch.nan), None
         if self.rigidity is not None:
-            excess = distance ** (self.energy_power - 1)
+            excess = self.energy_law(distance)
             rigid = self.rigidity(torch.cat([added, structure_features(batch, added)]))
             energy = rigid[batch.n_atoms :] * batch.averaged(excess)
             atomic = rigid[: batch.n_atoms] * excess
-        grown, covariance = distance**self.power, None
+        grown, covariance = self.forces_law(distance), None
         if forces and self.forces_scale is not None:
             variance = self.forces_scale[batch.species] * grown
             covariance = variance[:, None, None] * isotropic_covariance(3, variance)
@@ -80,7 +96,9 @@ class Growth:
         functions["grow"](
             *(len(counts), first_of(counts), width, hidden.data_ptr(), size),
             *(_address(centres), panels.data_ptr(), rigid_size, _address(rigid)),
-            *(structures, owner.data_ptr(), _address(scale), self.power, self.energy_power),
+            *(structures, owner.data_ptr(), _address(scale)),
+            *(self.forces_law.power, self.forces_law.slope),
+            *(self.energy_law.power, self.energy_law.slope),
             *(_address(each) for each in (sums, energy, atomic, grown, covariance)),
         )
         return Grown(energy, atomic, grown, covariance)

@@ -21,7 +21,6 @@ from bayrace.posterior.novelty import MeanMoments, mean_moments
 
 _EDGES = 10_000  # of a batch
 _PRIOR_ATOMS = 10  # that an element borrows from the others
-_RIGID = 1e-10  # ς, in units of the mean eigenvalue of C
 _ROUNDING = 1e-12  # of the features' mean square: variances below are those of their last digits
 
 
@@ -97,10 +96,10 @@ def whitened(seen: Seen, regularisation: float) -> tuple[Tensor, Tensor]:
     return centre, white / usual.sqrt()[:, None, None]
 
 
-def inverse_root(gram: Tensor) -> Tensor:
-    """A with A Aᵀ = (C + ςI)⁻¹, (D, D)."""
+def inverse_root(gram: Tensor, relative: float) -> Tensor:
+    """A with A Aᵀ = (C + ςI)⁻¹, (D, D); ς is `relative` to the mean eigenvalue of C."""
     values, vectors = torch.linalg.eigh(gram)
-    least = _RIGID * values.clamp(min=0).mean()
+    least = relative * values.clamp(min=0).mean()
     root: Tensor = vectors / (values.clamp(min=0) + least).sqrt()
     return root
 

@@ -21,7 +21,7 @@ MOST_SAMPLES = 10_000
 
 _NUMBERS = (
     *("ess", "weight_decay", "alpha", "alpha_forces", "alpha_stress", "regularisation"),
-    *("power", "energy_power", "stress_scale"),
+    *("power", "ceiling", "energy_power", "energy_ceiling", "stress_scale"),
 )
 _QUANTITIES = ("energy", "forces", "stress")
 _REALS = (torch.float32, torch.float64)

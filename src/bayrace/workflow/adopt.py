@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 _HELD_OUT = 0.25  # of the first part, for the scales of the posterior
 _ADOPTED = {
     # errors of networks that were trained on everything grow slowly outside these data
-    "distance": {"power": 1.0, "energy_power": 1.0, "regularisation": 0.01},
+    "distance": {"power": 1.0, "energy_power": 1.0, "regularisation": 0.01, "rigidity": 1e-10},
     # errors at home do not tell how far abroad is: the least ς above the rounding of features
     "llpr": {"regularisation": 1e-14},
 }
