@@ -16,7 +16,7 @@ from torch import Tensor
 from bayrace.core.graph import GraphBatch
 from bayrace.core.noise import NO_NOISE, EnergyNoise, NoiseSpec
 from bayrace.core.outputs import Outputs
-from bayrace.core.protocols import Model, NoisyModel
+from bayrace.core.protocols import Model
 from bayrace.nn.covariance import clamp_log_variance, covariance, covariance_from_mandel
 
 __all__ = [
@@ -56,7 +56,8 @@ class Noise(NamedTuple):
 
 def noise_spec_of(model: Model) -> NoiseSpec:
     """What the heads of a model mean; no noise where it has none."""
-    return model.noise_spec if isinstance(model, NoisyModel) else NO_NOISE
+    spec: NoiseSpec = getattr(model, "noise_spec", NO_NOISE)  # a protocol is asked for slowly
+    return spec
 
 
 def noise(outputs: Outputs, batch: GraphBatch, spec: NoiseSpec, lambdas: Lambdas) -> Noise:

@@ -69,11 +69,11 @@ class DistanceOptions(PosteriorMethod):
     """Variances of forces and stress grow with this power of the squared distance from the data."""
     energy_power: Annotated[float, Ge(1), Le(3)] = 2.0
     """The same for the variance of the energy."""
-    ceiling: Annotated[float, Gt(1)] = 3e4
+    ceiling: Annotated[float, Gt(1), Le(1e12)] = 3e4
     """What distances level off at, for forces and stress: m counts as m / (1 + m / ceiling)."""
-    energy_ceiling: Annotated[float, Gt(1)] = 300.0
+    energy_ceiling: Annotated[float, Gt(1), Le(1e12)] = 300.0
     """The same for the energy."""
-    rigidity: Annotated[float, Gt(0)] = 1e-6
+    rigidity: Annotated[float, Ge(1e-14), Le(1)] = 1e-6
     """ς of energies: least eigenvalue of C that counts, in units of the mean."""
     regularisation: Annotated[float, Gt(0)] | None = None
     """Least variance of a feature that counts, in units of the mean; null: as little as validation
