@@ -70,11 +70,13 @@ class DistanceOptions(PosteriorMethod):
     energy_power: Annotated[float, Ge(1), Le(3)] = 2.0
     """The same for the variance of the energy."""
     ceiling: Annotated[float, Gt(1), Le(1e12)] = 3e4
-    """What distances level off at, for forces and stress: m counts as m / (1 + m / ceiling)."""
+    """The squared distance m levels off there for forces and stress: it counts as
+    m / (1 + m / ceiling)."""
     energy_ceiling: Annotated[float, Gt(1), Le(1e12)] = 300.0
     """The same for the energy."""
     rigidity: Annotated[float, Ge(1e-14), Le(1)] = 1e-6
-    """ς of energies: least eigenvalue of C that counts, in units of the mean."""
+    """How well training energies fix any direction of the last layer at least, in units of the
+    mean over directions; the larger, the smaller σ of energies far from the data."""
     regularisation: Annotated[float, Gt(0)] | None = None
     """Least variance of a feature that counts, in units of the mean; null: as little as validation
     errors do not contradict."""
