@@ -144,6 +144,23 @@ def test_scale_known_answers() -> None:
     assert robust.robust_scale(rare) == pytest.approx(math.sqrt(0.2))
 
 
+@pytest.mark.parametrize("count", [6, 8, 20, 50])
+def test_the_next_error_is_as_large_as_few_said(count: int) -> None:
+    """Whatever their number: the mean square of the next error in units of σ, and 90 % inside."""
+    random = np.random.default_rng(0)
+    factors = np.array([scale.fit(z).factor for z in random.normal(size=(4000, count))])
+    assert np.mean(factors**-2) == pytest.approx(1, abs=0.05)
+    inside = 2 * stats.norm.cdf(stats.norm.ppf(0.95) * factors) - 1
+    assert inside.mean() == pytest.approx(0.9, abs=0.015)
+
+
+@pytest.mark.parametrize("few", [1, 2, 3])
+def test_one_or_two_errors_are_taken_for_three(few: int) -> None:
+    """After which the next one has a standard deviation at all."""
+    z = np.full(few, 2.0)
+    assert scale.predictive_scale(z) == pytest.approx(3**0.5 * robust.robust_scale(z))
+
+
 @pytest.mark.parametrize("count", [20, 50, 200])
 def test_the_robust_scale_by_kind_of_error(count: int) -> None:
     """Bias of Gaussian errors, one gross error, and coverage of 90 % intervals in expectation."""
@@ -155,7 +172,7 @@ def test_the_robust_scale_by_kind_of_error(count: int) -> None:
     sets["gross"] = sets["gaussian"].copy()
     sets["gross"][:, 0] = 40.0
     found = {name: np.array([scale.fit(z).factor for z in each]) for name, each in sets.items()}
-    assert found["gaussian"].mean() == pytest.approx(1, abs=0.03)
+    assert found["gaussian"].mean() == pytest.approx((count / (count - 2)) ** 0.5, abs=0.03)
     if count >= 50:
         assert found["gross"].mean() / found["gaussian"].mean() < 1.15
     ends = {name: stats.norm.ppf(0.95) * factors for name, factors in found.items()}

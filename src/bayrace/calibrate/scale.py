@@ -7,6 +7,10 @@ tails (Student's t of 3 or 4 degrees) 90 % intervals hold 87 to 89 %. Of what el
 tried, the quantile of 90 % is biased by 6 % for twenty frames, that of 68 % and k = 1.5 hold 85 %
 of heavy tails, and t of 8 degrees moves twice as far; k = 2 and t of 4 degrees would serve as well.
 
+A scale from n errors is not known exactly. What Gaussian errors will be, given n of them, is
+Student's t, whose variance is s² n / (n - 2): σ is wider by that root, 15 % for eight errors, 2 %
+for fifty. Without it 85 % of energies were in their 90 % intervals where eight calibrated them.
+
 With a factor s_Z for every element an energy has s² = Σ x_Z s_Z², where x_Z are the parts of its
 atoms, so that compositions which no frame has are known too. An element of few errors leans on the
 factor of all.
@@ -39,7 +43,7 @@ class Scale:
 
     def fit(self, errors: Errors) -> Recalibration:
         """By Huber's scale."""
-        return with_interval(fit(errors.z), errors, robust_scale)
+        return with_interval(fit(errors.z), errors, predictive_scale)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class ScaleElement:
             found = fit(errors.z, numbers=errors.numbers)
         else:
             found = replace(fit(errors.z), by_element=by_composition(errors.z, errors.composition))
-        return with_interval(found, errors, robust_scale)
+        return with_interval(found, errors, predictive_scale)
 
 
 def fit(
@@ -76,7 +80,7 @@ def fit(
     Without `robust` the factor is the root mean square.
     """
     root_mean_square(z)  # refuses errors that have no scale
-    estimate = robust_scale if robust else root_mean_square
+    estimate = predictive_scale if robust else root_mean_square
     factor, own = estimate(z), {}
     if numbers is not None:
         for number in np.unique(numbers):
@@ -85,14 +89,20 @@ def fit(
     return Recalibration(factor=factor, count=z.size, by_element=own)
 
 
+def predictive_scale(z: Array) -> float:
+    """The standard deviation of the next error after these, z (n,)."""
+    count = max(z.size, _FEWEST)
+    return robust_scale(z) * math.sqrt(count / (count - 2))
+
+
 def by_composition(z: Array, shares: Mapping[int, Array]) -> dict[int, float]:
     """Factors of elements from errors of structures, z (n,), and the parts of their atoms (n,).
 
     The most likely ones for Student's t with four degrees of freedom, drawn to that of all; the
-    scale of all together is Huber's. Empty where all have one composition, which tells no element
-    from another.
+    scale of all together is that of the next error. Empty where all have one composition, which
+    tells no element from another.
     """
-    common = robust_scale(z)
+    common = predictive_scale(z)
     part = np.stack(list(shares.values()), axis=1)
     if np.allclose(part, part[0]):
         return {}
@@ -104,10 +114,11 @@ def by_composition(z: Array, shares: Mapping[int, Array]) -> dict[int, float]:
         return float(own.sum() + (log**2).sum() / _PRIOR**2)
 
     log = optimize.minimize(unlikely, np.zeros(part.shape[1])).x
-    scale = robust_scale(z / np.sqrt(part @ np.exp(log)))
+    scale = predictive_scale(z / np.sqrt(part @ np.exp(log)))
     return {number: scale * math.exp(each / 2) for number, each in zip(shares, log, strict=True)}
 
 
+_FEWEST = 3  # errors after which the next one has a standard deviation at all
 _FREEDOM = 4.0
 _PRIOR = 1.0  # standard deviation of the logarithm of an element's variance
 
