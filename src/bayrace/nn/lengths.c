@@ -79,10 +79,10 @@ static inline double levelled(double m, double power, double slope) {
 }
 
 /* What bayrace.posterior.growth says of atoms with the features x, m being their length by centres
-   and panels, of which `excess` and `grown` are powers, levelled off. `rigid`, the panels of one matrix, gives
-   lengths r of atoms and of sums over structures: atomic = r excess, energy = r mean(excess).
-   Without it there are neither; without scales, one of every kind, there is no covariance, (3, 3)
-   of every atom. `sums` are zeros (structures, width). */
+   and panels, of which `excess` and `grown` are powers, levelled off. `rigid`, the panels of one
+   matrix, gives lengths r of atoms and of sums over structures: atomic = r excess, energy =
+   r mean(excess). Without it there are neither; without scales, one of every kind, there is no
+   covariance, (3, 3) of every atom. `sums` are zeros (structures, width). */
 void grow(long kinds, const long *first, long width, const real *x, long size,
           const double *centres, const double *panels, long rigid_size, const double *rigid,
           long structures, const long *owner, const double *scale, double power, double slope,
