@@ -13,10 +13,11 @@ import torch
 from bayrace.core.graph import GraphBatch
 from bayrace.core.labels import Labels
 from bayrace.core.outputs import Params
+from bayrace.core.protocols import NoisyModel
 from bayrace.data.dataset import Dataset
 from bayrace.data.frame import Frame
 from bayrace.models.derivatives import evaluate, jacobian
-from bayrace.models.noise import NO_NOISE, Lambdas, NoiseSpec, NoisyModel, noise
+from bayrace.models.noise import NO_NOISE, Lambdas, NoiseSpec, noise
 from bayrace.models.pair import PairModel
 from bayrace.models.race.network import Race
 from bayrace.posterior.gaussian.curvature import (
