@@ -101,6 +101,9 @@ def test_text_and_files_without_a_power() -> None:
     assert Recalibration.from_json(content) == Recalibration(0.5, 9)
     with pytest.raises(ValueError, match="no increasing function of σ"):
         Recalibration(1.0, 9, power=-0.5)
+    for hostile in ({"power": 1e38, "pivot": 0.1}, {"power": 2.0, "pivot": 1e-300}):
+        with pytest.raises(ValueError, match="steeper"):  # σ would be infinite
+            Recalibration(1.0, 9, **hostile)
 
 
 def uncertain(level: np.ndarray) -> Uncertain:

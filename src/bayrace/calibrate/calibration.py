@@ -24,6 +24,7 @@ from torch import Tensor
 from bayrace.core.prediction import ErrorDistribution, Prediction, Uncertain
 
 _LARGEST = 1e12  # factor of σ: beyond it, predictions and errors have nothing in common
+_STEEPEST = 10.0  # power of σ
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,11 @@ class Recalibration:
                     f"factor {factor} of σ is not between {1 / _LARGEST:g} and {_LARGEST:g}; "
                     "calibrate on more frames"
                 )
-        if not (math.isfinite(self.power) and self.power >= 0 and 0 < self.pivot < math.inf):
+        if not (0 <= self.power <= _STEEPEST and 1 / _LARGEST <= self.pivot <= _LARGEST):
             raise ValueError(
-                f"σ to the power {self.power} from {self.pivot} on: no increasing function of σ; "
-                "calibrate on more frames"
+                f"σ to the power {self.power} from {self.pivot} on: no increasing function of σ, "
+                f"or a steeper one than any data ask for (power {_STEEPEST:g}); calibrate on more "
+                "frames"
             )
 
     def apply(
